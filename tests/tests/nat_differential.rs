@@ -238,7 +238,7 @@ fn number(variable: &str, default: u64) -> Result<u64> {
 /// `cargo xtask differential` sets the variables.
 #[test]
 fn random_traces_arrive_as_through_the_reference_plugins() -> Result<()> {
-    let count = number("VIADUCT_DIFFERENTIAL_TRACES", 1000)?;
+    let count = number("VIADUCT_DIFFERENTIAL_TRACES", 2000)?;
     let first = number("VIADUCT_DIFFERENTIAL_SEED", 1)?;
     // The queue that orders packets is that of one CPU.
     on_cpu(sched_getcpu()?, || random::run(first, count))

@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::differences::{Case, explain};
+use super::case::Case;
+use super::differences::explain;
 use super::generate;
 use super::replay::{Arrival, Replay, Sent};
-use super::system::{SCENES, Scene, System};
+use super::system::{SCENES, Scene, System, pod_address};
 use super::trace::{Base, Trace, Way};
 
 /// Consecutive seeds that have one scene.
@@ -27,8 +28,8 @@ struct Pair {
 
 /// The comparison of one run.
 enum Outcome {
-    Same,
-    Explained(BTreeSet<(&'static str, &'static str)>),
+    /// Equal except for these differences.
+    Same(BTreeSet<(&'static str, &'static str)>),
     /// The steps until the difference, as text.
     Differs(String),
 }
@@ -96,8 +97,7 @@ impl Pair {
         let trace = generate::trace(seed);
         report.traces += 1;
         match self.compare(&trace, report)? {
-            Outcome::Same => {}
-            Outcome::Explained(names) => {
+            Outcome::Same(names) => {
                 for name in names {
                     *report.explained.entry(name).or_default() += 1;
                 }
@@ -132,7 +132,7 @@ impl Pair {
         Ok(shown)
     }
 
-    /// Runs a trace until the first difference.
+    /// Runs a trace until its end, or until a difference after which the flows differ.
     fn compare(&mut self, trace: &Trace, report: &mut Report) -> Result<Outcome> {
         self.runs = self.runs.checked_add(1).context("too many runs")?;
         let base = Base {
@@ -144,6 +144,7 @@ impl Pair {
             .each_ref()
             .map(|system| Replay::new(system, self.scene, trace, base));
         let mut shown = trace_text(trace);
+        let mut explained = BTreeSet::new();
         for (number, step) in trace.steps.iter().enumerate() {
             let [ours, theirs] = &mut replays;
             let ((sent, ours), (_, theirs)) = (ours.step(step)?, theirs.step(step)?);
@@ -179,15 +180,15 @@ impl Pair {
                 only_ours,
                 only_theirs,
             );
-            let names = cases
-                .iter()
-                .map(|case| explain(case).map(|it| (it.name, it.reason)));
-            return Ok(match names.collect::<Option<BTreeSet<_>>>() {
-                Some(names) => Outcome::Explained(names),
-                None => Outcome::Differs(shown),
-            });
+            let Some(found) = cases.iter().map(explain).collect::<Option<Vec<_>>>() else {
+                return Ok(Outcome::Differs(shown));
+            };
+            explained.extend(found.iter().map(|it| (it.name, it.reason)));
+            if found.iter().any(|it| it.ends) {
+                break;
+            }
         }
-        Ok(Outcome::Same)
+        Ok(Outcome::Same(explained))
     }
 }
 
@@ -227,12 +228,13 @@ fn cases<'a>(
     for (whose, arrival) in all {
         let kind = arrival.wire.payload.get(..2).unwrap_or_default();
         // The reference's `portmap` changes the address of a client pod.
-        let source = (!snat).then_some(arrival.wire.source);
+        let pods = [0, 1].map(|pod| pod_address(pod, trace.six));
+        let of_pod = !snat && pods.contains(&arrival.wire.source);
         let key = match arrival.of {
             Some((flow, way)) => (Some((flow, way == Way::Back)), None),
             None => (
                 None,
-                Some((arrival.site, arrival.wire.protocol, kind, source)),
+                Some((arrival.site, arrival.wire.protocol, kind, of_pod)),
             ),
         };
         groups.entry(key).or_default()[whose].push(arrival);

@@ -2,131 +2,129 @@
 //! docs/masquerade.md lists them.
 
 use abi::protocol;
-use e2e::GATEWAYS;
 use verdict::simulator::frame::flag;
 
+use super::case::{Case, is_from_pod, is_not_of_its_flow, is_reset, is_untranslated};
 use super::generate::LARGEST;
-use super::kinds::martians;
-use super::replay::{Arrival, Sent};
-use super::system::{SERVED, Site, node_address, pod_address};
-use super::trace::{Action, Base, Entry, Path, Protocol, Quote, Sequence, Trace, Way};
+use super::kinds::{FORGED_MTUS, martians};
+use super::replay::Arrival;
+use super::system::Site;
+use super::trace::{Action, Entry, PUBLISHED_PORT, Path, Protocol, Quote, Way};
 
 /// An allowed difference.
 pub(super) struct Difference {
     /// Its name in docs/masquerade.md.
     pub(super) name: &'static str,
     pub(super) reason: &'static str,
+    /// Whether the two systems have different flows from then on.
+    pub(super) ends: bool,
     /// Whether it is the cause that these packets arrived at one node only.
     explains: fn(&Case<'_>) -> bool,
 }
 
-/// Packets of one flow and direction that arrived in one system only; or of no flow, to one site
-/// and of one kind.
-pub(super) struct Case<'a> {
-    pub(super) trace: &'a Trace,
-    pub(super) base: Base,
-    /// Whether the reference's `portmap` masquerades pods.
-    pub(super) snat: bool,
-    /// The number of the step that differs.
-    pub(super) step: usize,
-    /// What was sent so far.
-    pub(super) history: &'a [Sent],
-    pub(super) ours: Vec<&'a Arrival>,
-    pub(super) theirs: Vec<&'a Arrival>,
-}
-
 /// All allowed differences.
-pub(super) static ALL: [Difference; 11] = [
+pub(super) static ALL: [Difference; 16] = [
     Difference {
-        name: "a flow of a packet that is not forwarded",
-        reason: "Viaduct makes the flow with the first packet or fragment, netfilter when the whole packet leaves",
-        explains: is_beside_incomplete,
+        name: "the source of a node's own error",
+        reason: "a router reports from its own address",
+        ends: false,
+        explains: is_source_of_nodes_error,
+    },
+    Difference {
+        name: "a mapping that netfilter uses again",
+        reason: "a free port is kept",
+        ends: true,
+        explains: is_used_again,
+    },
+    Difference {
+        name: "a wrong checksum",
+        reason: "the receiver finds it as wrong as it was, and no packet leaves with the pod's address",
+        ends: true,
+        explains: is_corrupt,
+    },
+    Difference {
+        name: "a published port as source port",
+        reason: "the port's owner is one pod",
+        ends: true,
+        explains: has_published_port,
+    },
+    Difference {
+        name: "a path MTU that a forged ICMP error names",
+        reason: "the error quotes a packet that never was on the wire",
+        ends: false,
+        explains: is_forged_mtu,
+    },
+    Difference {
+        name: "a flow that netfilter does not have",
+        reason: "the flow is made with the first packet or fragment",
+        ends: true,
+        explains: is_beside_unknown,
     },
     Difference {
         name: "an ICMP error about a later fragment",
         reason: "without ports the quote names a flow by its addresses",
+        ends: false,
         explains: is_error_about_fragment,
     },
     Difference {
         name: "a quote of fewer than 8 bytes",
         reason: "RFC 792 requires 8 bytes; a shorter quote cannot be translated",
+        ends: false,
         explains: is_short_quote,
     },
     Difference {
         name: "an ICMP error about a reset connection",
         reason: "a flow lives on after a RST, whose sequence number may be forged",
+        ends: false,
         explains: is_error_about_reset,
     },
     Difference {
         name: "a clash of a protocol without ports",
         reason: "there is no other tuple; packets that need no translation are delivered",
+        ends: true,
         explains: is_portless_clash,
     },
     Difference {
         name: "IPv6 fragments beyond the MTU",
         reason: "routers do not fragment IPv6 packets",
+        ends: true,
         explains: is_large_fragment,
     },
     Difference {
         name: "an ICMP error about no flow",
         reason: "with the pod's address it is of no use",
+        ends: false,
         explains: is_error_of_no_flow,
     },
     Difference {
         name: "a client pod's address at a published port",
         reason: "the server sees the client's address",
+        ends: true,
         explains: is_client_pod,
     },
     Difference {
         name: "a pod's own published port",
         reason: "no pod accepts packets from its own address",
+        ends: true,
         explains: is_hairpin,
     },
     Difference {
         name: "a martian source",
         reason: "no packet on a wire has the source address",
+        ends: false,
         explains: is_martian,
     },
     Difference {
         name: "TCP outside of connection tracking's state",
         reason: "no packet of a flow leaves with the pod's address; the receiver decides",
+        ends: true,
         explains: is_invalid_segment,
-    },
-];
-
-/// Differences that end with features that are being built.
-pub(super) static TEMPORARY: [Difference; 2] = [
-    Difference {
-        name: "a martian source from outside",
-        reason: "not yet built",
-        explains: |case| {
-            case.theirs.is_empty()
-                && case
-                    .actions()
-                    .any(|it| matches!(it, Action::Martian { .. }))
-                && case
-                    .ours
-                    .iter()
-                    .all(|it| martians(case.trace.six).contains(&it.wire.source))
-        },
-    },
-    Difference {
-        name: "a quote of a node's own error",
-        reason: "not yet built",
-        explains: |case| {
-            case.ours
-                .iter()
-                .chain(&case.theirs)
-                .all(|it| it.wire.quote().is_some() && it.text.contains("World gets node"))
-        },
     },
 ];
 
 /// Returns the difference that explains a case.
 pub(super) fn explain(case: &Case<'_>) -> Option<&'static Difference> {
-    ALL.iter()
-        .chain(&TEMPORARY)
-        .find(|difference| (difference.explains)(case))
+    ALL.iter().find(|difference| (difference.explains)(case))
 }
 
 /// Viaduct drops packets with a source address that no packet on a wire has. Netfilter leaves that
@@ -138,10 +136,10 @@ fn is_martian(case: &Case<'_>) -> bool {
         .any(|action| matches!(action, Action::Martian { .. }));
     sends
         && case.ours.is_empty()
-        && case
-            .theirs
-            .iter()
-            .all(|it| sources.contains(&it.wire.source) || sources.contains(&it.wire.destination))
+        && case.theirs.iter().all(|it| {
+            let is_martian = |address| sources.contains(&address);
+            it.of.is_none() && (is_martian(it.wire.source) || is_martian(it.wire.destination))
+        })
 }
 
 /// An error of a pod about a packet of no flow leaves with the pod's address, by netfilter. Viaduct
@@ -209,21 +207,26 @@ fn is_invalid_segment(case: &Case<'_>) -> bool {
             case.trace.flows[flow].protocol == Protocol::Tcp && !case.is_regular(flow)
         };
         let resets = (0..case.trace.flows.len()).any(irregular);
-        return resets && case.ours.is_empty() && case.theirs.iter().all(|it| is_reset(it, case));
+        let is_error = |it: &&Arrival| {
+            it.wire
+                .quote()
+                .is_some_and(|it| it.protocol == protocol::TCP)
+        };
+        return resets
+            && case.ours.iter().all(is_error)
+            && case
+                .theirs
+                .iter()
+                .all(|it| is_reset(it, case) || is_error(it));
     };
     case.trace.flows[flow].protocol == Protocol::Tcp
         && !case.is_regular(flow)
         && !case.ours.is_empty()
         && case.ours.iter().all(|it| case.is_translated(it, flow, way))
-        && case.theirs.iter().all(|it| is_not_of_its_flow(it, case))
-}
-
-/// Returns whether a packet has a pod's address where it should not, or that of the node as in a
-/// new connection.
-fn is_not_of_its_flow(arrival: &Arrival, case: &Case<'_>) -> bool {
-    let mut own = (0..2).map(|number| node_address(number, case.trace.six));
-    is_untranslated(arrival, case)
-        || arrival.site == Site::World && own.any(|it| it == arrival.wire.source)
+        && case
+            .theirs
+            .iter()
+            .all(|it| is_not_of_its_flow(it, case) || case.is_translated(it, flow, way))
 }
 
 /// An error that quotes a later fragment names a flow if the protocol has no ports. Netfilter
@@ -255,7 +258,9 @@ fn is_error_about_reset(case: &Case<'_>) -> bool {
 /// that begins first; it also serves one that is not forwarded later.
 fn is_portless_clash(case: &Case<'_>) -> bool {
     let Some((flow, Way::There)) = case.flow() else {
-        return false;
+        let portless = Protocol::Portless.number(case.trace.six);
+        let is_error = |it: &&Arrival| it.wire.quote().is_some_and(|it| it.protocol == portless);
+        return case.ours.iter().chain(&case.theirs).all(is_error);
     };
     let of = case.trace.flows[flow];
     let others = case
@@ -272,8 +277,12 @@ fn is_portless_clash(case: &Case<'_>) -> bool {
                 ..
             }
     );
+    let mut so_far = case.trace.steps[..=case.step]
+        .iter()
+        .flat_map(|step| &step.actions);
+    let is_beside_forged = so_far.any(|it| matches!(it, Action::Martian { .. }));
     of.protocol == Protocol::Portless
-        && others.count() > 0
+        && (others.count() > 0 || is_beside_forged)
         && needs_no_port
         && (case.is_fragmented()
             || case.history.iter().any(|sent| sent.is_lost)
@@ -281,20 +290,95 @@ fn is_portless_clash(case: &Case<'_>) -> bool {
 }
 
 /// A packet opens a flow also if the node cannot forward it later, and so does a first fragment if
-/// the others never arrive. Netfilter makes the flow when the whole packet leaves.
-fn is_beside_incomplete(case: &Case<'_>) -> bool {
+/// the others never arrive. Netfilter makes the flow when the whole packet leaves, and has none for
+/// packets that are invalid for it. So another flow keeps its port there.
+fn is_beside_unknown(case: &Case<'_>) -> bool {
     let Some((flow, Way::There)) = case.flow() else {
         return false;
     };
-    let mut others = case.history.iter().filter(|sent| sent.flow != flow);
     let is_moved = |it: &&Arrival| it.text.contains("moved port");
-    others.any(|sent| sent.is_lost)
+    case.has_unknown_beside(flow)
         && case.ours.len() == case.theirs.len()
         && case.ours.iter().all(is_moved)
         && case
             .ours
             .iter()
             .all(|it| case.is_translated(it, flow, Way::There))
+}
+
+/// An error of the node's stack about a packet to a published port comes from the dialled address,
+/// by netfilter, and from the address that the stack has chosen, by Viaduct.
+fn is_source_of_nodes_error(case: &Case<'_>) -> bool {
+    let without = |it: &&Arrival| it.text.replace("gets node 0:", "gets node 1:");
+    let texts = |all: &[&Arrival]| all.iter().map(without).collect::<Vec<_>>();
+    let mut all = case.ours.iter().chain(&case.theirs);
+    all.all(|it| it.site == Site::World && it.wire.quote().is_some())
+        && texts(&case.ours) == texts(&case.theirs)
+}
+
+/// Netfilter gives a flow the port of an earlier flow with the same source, and a port that a
+/// forged packet has taken is not free. Viaduct keeps the pod's own port where it is free.
+fn is_used_again(case: &Case<'_>) -> bool {
+    let Some((flow, Way::There)) = case.flow() else {
+        return false;
+    };
+    let is_moved = |it: &&Arrival| it.text.contains("moved port");
+    (case.snat || matches!(case.trace.flows[flow].path, Path::Out { .. }))
+        && case.ours.len() == case.theirs.len()
+        && case.theirs.iter().all(is_moved)
+        && case.ours.iter().all(|it| !is_moved(it))
+        && case
+            .ours
+            .iter()
+            .all(|it| case.is_translated(it, flow, Way::There))
+}
+
+/// A packet with a wrong checksum is invalid for connection tracking: it is not translated, and
+/// makes no flow. Viaduct translates it, and the checksum stays wrong.
+fn is_corrupt(case: &Case<'_>) -> bool {
+    let mut corrupted = case.history.iter().filter(|sent| sent.is_corrupt);
+    let Some((flow, way)) = case.flow() else {
+        let is_error = |it: &&Arrival| it.wire.quote().is_some();
+        return corrupted.count() > 0
+            && case.ours.iter().all(is_error)
+            && case
+                .theirs
+                .iter()
+                .all(|it| is_reset(it, case) || is_error(it));
+    };
+    corrupted.any(|sent| sent.flow == flow)
+        && case.ours.iter().all(|it| case.is_translated(it, flow, way))
+        && case.theirs.iter().all(|it| is_not_of_its_flow(it, case))
+}
+
+/// Netfilter masquerades a flow with the port of another flow's hostport, if no tuple is equal.
+/// Viaduct never does.
+fn has_published_port(case: &Case<'_>) -> bool {
+    let Some((flow, Way::There)) = case.flow() else {
+        return false;
+    };
+    let is_moved =
+        |it: &&Arrival| it.text.contains("moved port") && case.is_translated(it, flow, Way::There);
+    case.trace.flows[flow].port == PUBLISHED_PORT
+        && case.ours.len() == case.theirs.len()
+        && case.ours.iter().all(is_moved)
+}
+
+/// The node takes an error that quotes a pod's own address for one about its own packets, and
+/// lowers the path MTU. By netfilter this holds for forwarded IPv6 packets of pods, too, and the
+/// node reports it from its address on the uplink; Viaduct's fast path ignores it, and the stack
+/// reports it from the gateway's address.
+fn is_forged_mtu(case: &Case<'_>) -> bool {
+    let is_too_big = |it: &Arrival| it.wire.payload.first() == Some(&2);
+    let is_forged = |it: &&Arrival| {
+        let mtu = it.wire.payload.get(4..8);
+        is_too_big(it) && FORGED_MTUS.iter().any(|own| mtu == Some(&own[..]))
+    };
+    let is_delivered = |it: &&Arrival| it.of.is_some() || is_forged(it);
+    case.trace.six
+        && !case.theirs.is_empty()
+        && case.theirs.iter().all(is_forged)
+        && case.ours.iter().all(is_delivered)
 }
 
 /// Routers do not fragment IPv6 packets (RFC 8200), so the node reports fragments beyond the MTU
@@ -316,28 +400,6 @@ fn is_large_fragment(case: &Case<'_>) -> bool {
             .all(|it| it.of.is_some() || is_too_big(it))
 }
 
-fn is_reset(arrival: &Arrival, case: &Case<'_>) -> bool {
-    let gateway = GATEWAYS[usize::from(case.trace.six)];
-    let mut own = (0..2).map(|number| node_address(number, case.trace.six));
-    let from_node = arrival.wire.source == gateway || own.any(|it| it == arrival.wire.source);
-    arrival.wire.protocol == protocol::TCP
-        && from_node
-        && arrival
-            .wire
-            .payload
-            .get(13)
-            .is_some_and(|flags| flags & flag::RST != 0)
-}
-
-fn is_from_pod(arrival: &Arrival, case: &Case<'_>) -> bool {
-    let mut pods = (0..2).map(|number| pod_address(number, case.trace.six));
-    pods.any(|pod| arrival.wire.source == pod)
-}
-
-fn is_untranslated(arrival: &Arrival, case: &Case<'_>) -> bool {
-    is_from_pod(arrival, case) && (arrival.site == Site::World || arrival.of.is_some())
-}
-
 /// A pod that dials its own published port sees the gateway as the client, by Viaduct. Without
 /// `snat` of `portmap`, the pod gets a packet from its own address, which it does not accept.
 fn is_hairpin(case: &Case<'_>) -> bool {
@@ -346,71 +408,4 @@ fn is_hairpin(case: &Case<'_>) -> bool {
     };
     let path = case.trace.flows[flow].path;
     path.client() == path.server()
-}
-
-impl Case<'_> {
-    /// Returns the actions of the step.
-    fn actions(&self) -> impl Iterator<Item = &Action> {
-        self.trace.steps[self.step].actions.iter()
-    }
-
-    /// Returns whether the step has fragments.
-    fn is_fragmented(&self) -> bool {
-        self.actions().any(|it| match it {
-            Action::Send { packet, .. } => !packet.fragments.is_empty(),
-            Action::Error { .. } | Action::Martian { .. } => false,
-        })
-    }
-
-    /// Returns flow and direction of the packets.
-    fn flow(&self) -> Option<(usize, Way)> {
-        self.ours.iter().chain(&self.theirs).find_map(|it| it.of)
-    }
-
-    /// Returns whether an arrival has the addresses and ports that a packet of the flow has in this
-    /// direction.
-    fn is_translated(&self, arrival: &Arrival, flow: usize, way: Way) -> bool {
-        let of = &self.trace.flows[flow];
-        let wire = &arrival.wire;
-        let [from, to] = wire.ports();
-        let (client, dialled) = (self.base.client(of), self.base.destination(of));
-        match (way, of.path) {
-            (Way::Back, _) => (wire.source, from) == dialled && (wire.destination, to) == client,
-            (Way::There, Path::Out { .. }) => {
-                let mut own = (0..2).map(|number| node_address(number, self.trace.six));
-                own.any(|it| it == wire.source) && (wire.destination, to) == dialled
-            }
-            (Way::There, Path::In { .. } | Path::Between { .. }) => {
-                let server = match of.path.server() {
-                    Site::Pod(number) => pod_address(number, self.trace.six),
-                    Site::World => return false,
-                };
-                let gateway = GATEWAYS[usize::from(self.trace.six)];
-                let hairpin = of.path.client() == of.path.server() && wire.source == gateway;
-                (wire.source == client.0 || hairpin)
-                    && wire.destination == server
-                    && (to == SERVED || !of.protocol.has_ports())
-            }
-        }
-    }
-
-    /// Returns whether the segments of a TCP flow were those of a connection that is opened by a
-    /// handshake, and used, so far.
-    fn is_regular(&self, flow: usize) -> bool {
-        let mut opened = [false; 2];
-        let segments = self.history.iter().filter(|sent| sent.flow == flow);
-        for sent in segments {
-            let expected = match (sent.way, opened) {
-                (Way::There, [false, false]) => flag::SYN,
-                (Way::Back, [true, false]) => flag::SYN | flag::ACK,
-                (_, [true, true]) => flag::ACK,
-                _ => return false,
-            };
-            if sent.flags != expected || sent.sequence != Sequence::Next || sent.is_lost {
-                return false;
-            }
-            opened[sent.way as usize] = true;
-        }
-        true
-    }
 }

@@ -6,7 +6,7 @@ use verdict::simulator::frame::flag;
 use super::kinds::{errors, martians};
 use super::system::{PODS, PUBLISHED};
 use super::trace::{
-    Action, Content, Entry, Flow, Path, Protocol, Quote, Sequence, Step, Trace, Way,
+    Action, Content, Entry, Flow, PUBLISHED_PORT, Path, Protocol, Quote, Sequence, Step, Trace, Way,
 };
 
 /// Payload bytes of the largest whole packet that every sender can send.
@@ -89,19 +89,30 @@ impl Source {
             },
             _ => Path::Between {
                 pod,
-                entry: self.entry(protocol),
+                entry: self.entry_of_another(pod, protocol),
             },
         };
-        let port = if self.chance(70) {
-            0
-        } else {
-            self.rng.u16(1..3)
+        let may_be_published = protocol.has_ports() && matches!(path, Path::Out { .. });
+        let port = match self.rng.u8(0..100) {
+            0..70 => 0,
+            70..74 if may_be_published => PUBLISHED_PORT,
+            _ => self.rng.u16(1..3),
         };
         Flow {
             path,
             protocol,
             port,
         }
+    }
+
+    /// Returns mostly entries of other pods.
+    fn entry_of_another(&mut self, pod: usize, protocol: Protocol) -> Entry {
+        let entry = self.entry(protocol);
+        let (Entry::Published { pod: server, .. } | Entry::Own { pod: server }) = entry;
+        if server == pod && self.chance(80) {
+            return self.entry_of_another(pod, protocol);
+        }
+        entry
     }
 
     fn entry(&mut self, protocol: Protocol) -> Entry {
@@ -172,9 +183,10 @@ impl Source {
         let mut content = Content {
             flags,
             sequence,
-            size: self.rng.usize(4..64),
+            size: self.rng.usize(8..64),
             dont_fragment: true,
             checksum: !self.chance(5),
+            corrupt: self.chance(1),
             fragments: Vec::new(),
         };
         match self.rng.u8(0..100) {

@@ -6,6 +6,9 @@ use e2e::{GATEWAYS, WORLD};
 
 use super::system::{PODS, node_address, pod_address};
 
+/// The MTUs of "too big" errors in traces: none of a link.
+pub(super) const FORGED_MTUS: [[u8; 4]; 2] = [[0, 0, 0x05, 0x14], [0, 0, 0x05, 0x00]];
+
 /// Type and code of every ICMP error of a family, and the four bytes behind the checksum.
 pub(super) fn errors(six: bool) -> Vec<([u8; 2], [u8; 4])> {
     let none = [0; 4];

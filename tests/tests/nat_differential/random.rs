@@ -1,11 +1,13 @@
 //! Random traces through Viaduct and through the reference plugins: what arrives must be the same,
 //! except for the listed [`differences`].
 
+mod case;
 mod compare;
 mod differences;
 mod generate;
 mod kinds;
 mod packet;
+mod reassembly;
 mod replay;
 mod system;
 mod trace;

@@ -8,11 +8,12 @@ use verdict::simulator::frame::flag;
 
 use super::kinds::{errors, martians};
 use super::packet::{Header, Place, Segment};
+use super::reassembly::Reassembly;
 use super::system::{SITES, Scene, Site, System};
 use super::trace::{
     Action, Base, Content, Flow, Path, Protocol, Quote, Sequence, Step, Trace, Way,
 };
-use super::wire::{Reassembly, Wire, header_length};
+use super::wire::{Wire, header_length};
 
 /// First byte of the payload of each packet of a trace.
 const TAG: u8 = 0xd1;
@@ -38,6 +39,8 @@ pub(super) struct Sent {
     /// TCP flags.
     pub(super) flags: u8,
     pub(super) sequence: Sequence,
+    /// Whether its checksum is wrong.
+    pub(super) is_corrupt: bool,
     /// Whether the packet went in fragments that no receiver puts together, or not before other
     /// packets of the step; or is too big for the next link.
     pub(super) is_lost: bool,
@@ -195,6 +198,7 @@ impl<'a> Replay<'a> {
                         way: *way,
                         flags: packet.flags,
                         sequence: packet.sequence,
+                        is_corrupt: packet.corrupt,
                         is_lost: !packet.is_complete(of.protocol)
                             || !self.is_alone && !packet.fragments.is_empty()
                             || self.is_too_big(packet),
@@ -239,10 +243,7 @@ impl<'a> Replay<'a> {
 
     /// Returns the packets if all are within the sender's MTU, else none.
     fn sendable(&self, site: Site, packets: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-        let mtu = match site {
-            Site::Pod(_) => self.scene.pod_mtu,
-            Site::World => self.scene.uplink_mtu,
-        };
+        let mtu = self.scene.mtu(site);
         if packets.iter().any(|packet| packet.len() > mtu) {
             return Vec::new();
         }
@@ -268,7 +269,7 @@ impl<'a> Replay<'a> {
         };
         let ends = [source.1, destination.1];
         let data = self.data(flow, way, content.size);
-        let transport = match of.protocol {
+        let mut transport = match of.protocol {
             Protocol::Tcp => {
                 let segment = self.segment(flow, way, content, ends);
                 header.tcp(&segment, &data)
@@ -280,6 +281,11 @@ impl<'a> Replay<'a> {
             Protocol::Echo => echo(&header, way, ends, &data),
             Protocol::Portless => data,
         };
+        if content.corrupt
+            && let Some(last) = transport.last_mut()
+        {
+            *last ^= 0xff;
+        }
         self.states[flow].sent[way as usize] = Some(header.packet(&transport));
         if content.fragments.is_empty() {
             return Some(vec![header.packet(&transport)]);

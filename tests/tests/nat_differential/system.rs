@@ -43,6 +43,16 @@ pub(super) struct Scene {
     tracks: bool,
 }
 
+impl Scene {
+    /// Returns the MTU of a sender.
+    pub(super) fn mtu(&self, site: Site) -> usize {
+        match site {
+            Site::Pod(_) => self.pod_mtu,
+            Site::World => self.uplink_mtu,
+        }
+    }
+}
+
 /// All scenes; traces take turns in batches.
 pub(super) const SCENES: [Scene; 4] = [
     Scene {

@@ -9,6 +9,9 @@ use e2e::{GATEWAYS, WORLD};
 
 use super::system::{PODS, PUBLISHED, SERVED, Site, node_address, pod_address};
 
+/// The client's port that equals a published port.
+pub(super) const PUBLISHED_PORT: u16 = 3;
+
 /// Flows, and packets of them.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
@@ -116,6 +119,8 @@ pub(super) struct Content {
     pub(super) dont_fragment: bool,
     /// Whether a UDP datagram has a checksum.
     pub(super) checksum: bool,
+    /// Whether the last byte differs from the one that the checksum covers.
+    pub(super) corrupt: bool,
     /// Start and length of each fragment, in the order of sending; none for a whole packet.
     pub(super) fragments: Vec<(usize, usize)>,
 }
@@ -230,6 +235,9 @@ impl Base {
 
     /// Returns the port of a client, or the identifier of its echo requests.
     pub(super) fn port(self, port: u16) -> u16 {
+        if port == PUBLISHED_PORT {
+            return PUBLISHED[0][0];
+        }
         10_000 + (self.run % 12_000) * 4 + port
     }
 

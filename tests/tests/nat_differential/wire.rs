@@ -1,7 +1,5 @@
-//! Parses captured packets, puts fragments together as a Linux receiver does, and prints packets
-//! for the comparison.
+//! Parses captured packets, and prints them for the comparison.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use abi::protocol;
@@ -21,7 +19,9 @@ pub(super) struct Wire {
     dont_fragment: bool,
     /// Whether the checksum of the IPv4 header is valid.
     header_is_valid: bool,
-    part: Option<Part>,
+    pub(super) part: Option<Part>,
+    /// Whether the packet has as many bytes as its header says.
+    is_whole: bool,
     /// Transport header and payload.
     pub(super) payload: Vec<u8>,
     /// The packet as captured, without padding; a packet that came in fragments as a whole one.
@@ -29,10 +29,10 @@ pub(super) struct Wire {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
-    identification: u32,
-    offset: usize,
-    more: bool,
+pub(super) struct Part {
+    pub(super) identification: u32,
+    pub(super) offset: usize,
+    pub(super) more: bool,
 }
 
 impl Wire {
@@ -47,7 +47,8 @@ impl Wire {
 
     fn ipv4(bytes: &[u8]) -> Option<Self> {
         let header = usize::from(bytes.first()? & 0xf) * 4;
-        let total = usize::from(word(bytes, 2)?).min(bytes.len());
+        let length = usize::from(word(bytes, 2)?);
+        let total = length.min(bytes.len());
         let flags = word(bytes, 6)?;
         let part = Part {
             identification: word(bytes, 4)?.into(),
@@ -62,13 +63,15 @@ impl Wire {
             dont_fragment: flags & 0x4000 != 0,
             header_is_valid: sum(bytes.get(..header)?) == 0xffff,
             part: (part.more || part.offset != 0).then_some(part),
+            is_whole: total == length,
             payload: bytes.get(header..total).unwrap_or_default().to_vec(),
             bytes: bytes[..total].to_vec(),
         })
     }
 
     fn ipv6(bytes: &[u8]) -> Option<Self> {
-        let total = (IPV6 + usize::from(word(bytes, 4)?)).min(bytes.len());
+        let length = IPV6 + usize::from(word(bytes, 4)?);
+        let total = length.min(bytes.len());
         let mut wire = Self {
             source: <[u8; 16]>::try_from(bytes.get(8..24)?).ok()?.into(),
             destination: <[u8; 16]>::try_from(bytes.get(24..40)?).ok()?.into(),
@@ -77,6 +80,7 @@ impl Wire {
             dont_fragment: true,
             header_is_valid: true,
             part: None,
+            is_whole: total == length,
             payload: bytes.get(IPV6..total)?.to_vec(),
             bytes: bytes[..total].to_vec(),
         };
@@ -119,8 +123,27 @@ impl Wire {
             IpAddr::V6(_) => {
                 self.protocol == 0
                     || self.protocol == protocol::ICMPV6
+                        && self.part.is_none()
                         && matches!(self.payload.first(), Some(130..=137 | 143))
             }
+        }
+    }
+
+    /// Returns the whole packet of which this is the first fragment.
+    pub(super) fn with_payload(self, payload: Vec<u8>) -> Self {
+        let header = Header {
+            source: self.source,
+            destination: self.destination,
+            protocol: self.protocol,
+            dont_fragment: false,
+            identification: 0,
+        };
+        Self {
+            part: None,
+            dont_fragment: false,
+            bytes: with_hops(header.packet(&payload), self.hops),
+            payload,
+            ..self
         }
     }
 
@@ -187,16 +210,7 @@ impl Wire {
         if !self.header_is_valid {
             text += " header checksum wrong";
         }
-        let covered = [
-            pseudo_header(
-                self.source,
-                self.destination,
-                self.protocol,
-                self.payload.len(),
-            ),
-            self.payload.clone(),
-        ]
-        .concat();
+        let covered = self.covered();
         text + &match self.quote() {
             Some(quote) => {
                 let rest = hex(&self.payload[4..8]);
@@ -210,6 +224,14 @@ impl Wire {
             }
             None => self.transport_text(&covered),
         }
+    }
+
+    /// Returns what the transport checksum covers.
+    fn covered(&self) -> Vec<u8> {
+        let length = self.payload.len();
+        let mut covered = pseudo_header(self.source, self.destination, self.protocol, length);
+        covered.extend(&self.payload);
+        covered
     }
 
     fn transport_text(&self, covered: &[u8]) -> String {
@@ -245,7 +267,8 @@ impl Wire {
         }
     }
 
-    /// Returns a quoted packet as text, without its transport checksum: see decision 10.
+    /// Returns a quoted packet as text, with the validity of its transport checksum if it is
+    /// quoted to its end.
     fn quoted_text(&self, named: &dyn Fn(&Self) -> [String; 2]) -> String {
         let [source, destination] = named(self);
         let header = if self.header_is_valid {
@@ -260,6 +283,13 @@ impl Wire {
             protocol::ICMP | protocol::ICMPV6 => (0, 2..6),
             _ => (0, 0..0),
         };
+        let has_checksum = self.is_whole && self.part.is_none() && !checksum.is_empty();
+        let verdict = match self.payload.get(checksum.clone()) {
+            Some(&[0, 0]) => " checksum none",
+            _ if has_checksum && validity(&self.covered()) == "right" => " checksum right",
+            _ if has_checksum => " checksum wrong",
+            _ => "",
+        };
         let mut rest = self.payload.clone();
         for at in checksum {
             if let Some(byte) = rest.get_mut(at) {
@@ -270,7 +300,7 @@ impl Wire {
             .part
             .map_or_else(String::new, |part| format!(" from {}", part.offset));
         format!(
-            "{source} > {destination} protocol {} hops {}{header}{place} {}",
+            "{source} > {destination} protocol {} hops {}{header}{place}{verdict} {}",
             self.protocol,
             self.hops,
             summary(rest.get(ports..).unwrap_or_default())
@@ -315,162 +345,6 @@ fn hex(bytes: &[u8]) -> String {
         .concat()
 }
 
-type Key = (IpAddr, IpAddr, u8, u32);
-
-/// Puts fragments together by the rules of `net/ipv4/inet_fragment.c`, `ip_fragment.c` and
-/// `net/ipv6/reassembly.c`: an overlap discards what has arrived of the packet, a repetition of
-/// bytes that have arrived is ignored.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Reassembly {
-    queues: BTreeMap<Key, Queue>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Queue {
-    /// Contiguous runs of fragments that arrived in order, as start and end. The kernel does not
-    /// merge runs.
-    runs: Vec<(usize, usize)>,
-    /// End of the fragment with the highest offset, and the start of its run.
-    last: Option<(usize, usize)>,
-    bytes: BTreeMap<usize, Vec<u8>>,
-    /// Highest end so far; the packet's length once its last fragment is here.
-    length: usize,
-    has_last: bool,
-    first: Option<Wire>,
-}
-
-impl Reassembly {
-    /// Takes a captured packet, and returns a whole one: itself, or the one that it completes.
-    pub(super) fn take(&mut self, wire: Wire) -> Option<Wire> {
-        let Some(part) = wire.part else {
-            return Some(wire);
-        };
-        let key = (
-            wire.source,
-            wire.destination,
-            if wire.source.is_ipv4() {
-                wire.protocol
-            } else {
-                0
-            },
-            part.identification,
-        );
-        let queue = self.queues.entry(key).or_default();
-        match queue.take(wire, part) {
-            Taken::Waits => None,
-            Taken::Discards => {
-                self.queues.remove(&key);
-                None
-            }
-            Taken::Completes => {
-                let queue = self.queues.remove(&key)?;
-                queue.whole()
-            }
-        }
-    }
-}
-
-enum Taken {
-    Waits,
-    Discards,
-    Completes,
-}
-
-impl Queue {
-    fn take(&mut self, wire: Wire, part: Part) -> Taken {
-        let (start, mut end) = (part.offset, part.offset + wire.payload.len());
-        if part.more {
-            if wire.source.is_ipv6() && end % 8 != 0 {
-                return Taken::Waits;
-            }
-            end &= !7;
-            if end > self.length {
-                if self.has_last {
-                    return Taken::Discards;
-                }
-                self.length = end;
-            }
-        } else {
-            if end < self.length || self.has_last && end != self.length {
-                return Taken::Discards;
-            }
-            self.has_last = true;
-            self.length = end;
-        }
-        if start == end {
-            return Taken::Discards;
-        }
-        match self.insert(start, end) {
-            Place::Repeats => return Taken::Waits,
-            Place::Overlaps => return Taken::Discards,
-            Place::Fits => {}
-        }
-        self.bytes
-            .insert(start, wire.payload[..end - start].to_vec());
-        if start == 0 {
-            self.first = Some(wire);
-        }
-        let received: usize = self.bytes.values().map(Vec::len).sum();
-        if self.has_last && self.first.is_some() && received == self.length {
-            Taken::Completes
-        } else {
-            Taken::Waits
-        }
-    }
-
-    /// `inet_frag_queue_insert` of the kernel.
-    fn insert(&mut self, start: usize, end: usize) -> Place {
-        match self.last {
-            Some((_, last_end)) if last_end < end => {
-                if start < last_end {
-                    return Place::Overlaps;
-                }
-                if start == last_end {
-                    let run = self.runs.iter_mut().max_by_key(|run| run.0);
-                    if let Some(run) = run {
-                        run.1 = end;
-                    }
-                } else {
-                    self.runs.push((start, end));
-                }
-                self.last = Some((start, end));
-            }
-            Some(_) => {
-                let overlapped = self.runs.iter().find(|run| start < run.1 && run.0 < end);
-                match overlapped {
-                    Some(run) if start >= run.0 && end <= run.1 => return Place::Repeats,
-                    Some(_) => return Place::Overlaps,
-                    None => self.runs.push((start, end)),
-                }
-            }
-            None => {
-                self.runs.push((start, end));
-                self.last = Some((start, end));
-            }
-        }
-        Place::Fits
-    }
-
-    fn whole(self) -> Option<Wire> {
-        let first = self.first?;
-        let payload = self.bytes.into_values().flatten().collect::<Vec<_>>();
-        let header = Header {
-            source: first.source,
-            destination: first.destination,
-            protocol: first.protocol,
-            dont_fragment: false,
-            identification: 0,
-        };
-        Some(Wire {
-            part: None,
-            dont_fragment: false,
-            bytes: with_hops(header.packet(&payload), first.hops),
-            payload,
-            ..first
-        })
-    }
-}
-
 /// Sets TTL or hop limit of a packet with a header as built by [`Header`].
 fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
     if packet[0] >> 4 == 4 {
@@ -482,12 +356,6 @@ fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
         packet[7] = hops;
     }
     packet
-}
-
-enum Place {
-    Fits,
-    Repeats,
-    Overlaps,
 }
 
 /// Returns the bytes of the IP header of this address's family.
