@@ -28,6 +28,7 @@ pub mod flow;
 pub mod flow_cache;
 pub mod fragment;
 mod fragment_store;
+mod hook_stages;
 pub mod hooks;
 mod hostport;
 pub mod hostport_from_node;
@@ -53,7 +54,7 @@ pub mod xdp_prefilter;
 
 pub use eviction::ClockHand;
 pub use fragment_store::FragmentStore;
-pub use hooks::HookStages;
+pub use hook_stages::HookStages;
 pub use node::{Insertion, Node, Socket, Touch};
 pub use outcome::{Code, Decision, Verdict};
 pub use packet::{ChecksumKind, Packet};

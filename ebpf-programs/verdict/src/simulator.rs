@@ -22,6 +22,7 @@ use abi::{
 use crate::eviction::ClockHand;
 use crate::flow::FlowState;
 use crate::flow_cache::{CacheHit, CacheLookup};
+use crate::hook_stages::HookStages;
 use crate::hooks;
 use crate::node::{Node as _, Socket};
 use crate::outcome::{Code as _, Decision, Verdict};
@@ -282,7 +283,7 @@ impl Simulator {
     }
 }
 
-impl hooks::HookStages for Simulator {
+impl HookStages for Simulator {
     fn parse_pod(&mut self) -> Decision<Content> {
         stages::parse_pod(&mut self.world, &mut self.work, self.interface)
     }

@@ -2,7 +2,7 @@
 
 use abi::RING;
 
-use super::HookStages;
+use crate::hook_stages::HookStages;
 use crate::outcome::Decision;
 use crate::work::{Content, Hook};
 
