@@ -62,7 +62,8 @@ impl Tuple {
     }
 }
 
-/// Bits of [`Flow::flags`]: where the entry applies, and what it translates.
+/// Bits of [`Flow::flags`]: where the entry applies, what it translates, and in the upper half the
+/// account that the flow counts for.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowFlags;
 
@@ -85,6 +86,9 @@ impl FlowFlags {
     /// The flow belongs to the node itself or to another NAT on the node. With [`FlowFlags::SNAT`]
     /// its source port was changed, because a pod's flow uses it; else it only reserves the port.
     pub const NODE: u32 = 1 << 7;
+
+    /// Number of bits below the flow's account: see [`Flow::account`].
+    pub const ACCOUNT_SHIFT: u32 = 16;
 }
 
 /// Bits of [`Flow::seen`]: packets that the entry's direction has had.
@@ -165,6 +169,25 @@ pub struct Flow {
 }
 
 const _: () = assert!(size_of::<Flow>() == 96);
+const _: () = assert!(crate::maps::LIVE_CAPACITY <= 1 << 16);
+
+impl Flow {
+    /// Returns the account that the flow counts for, an index of [`crate::maps::LIVE`].
+    #[inline(always)]
+    pub const fn account(&self) -> u32 {
+        Self::account_of(self.flags, self.pod)
+    }
+
+    /// Returns the account of a flow with these [`Flow::flags`] and this [`Flow::pod`]: the number
+    /// above [`FlowFlags::ACCOUNT_SHIFT`], or the pod's slot where that is 0.
+    #[inline(always)]
+    pub const fn account_of(flags: u32, pod: u32) -> u32 {
+        match flags >> FlowFlags::ACCOUNT_SHIFT {
+            0 => pod,
+            account => account,
+        }
+    }
+}
 
 /// Packets of one flow direction that one CPU has handled from its flow cache and not yet added to
 /// the flow's entry. 64 bytes.

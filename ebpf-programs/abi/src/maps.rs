@@ -28,10 +28,14 @@ pub const FLOWS_CAPACITY: u32 = 131_072;
 /// of [`FLOWS`].
 pub const TURNS: &str = "TURNS";
 
-/// Number of flows of each pod: array, slot → `u64`, updated atomically.
+/// Number of flows of each account ([`crate::Flow::account`]): array, account → `u64`, updated
+/// atomically. A pod has two accounts: its slot counts the flows that it opens, and its slot plus
+/// [`OUTSIDE_ACCOUNTS`] those that are opened from outside to it. Account 0 is the node's.
 pub const LIVE: &str = "LIVE";
 /// Capacity of [`LIVE`].
-pub const LIVE_CAPACITY: u32 = PODS_CAPACITY;
+pub const LIVE_CAPACITY: u32 = 2 * PODS_CAPACITY;
+/// The first account of flows that are opened from outside, that of slot 0.
+pub const OUTSIDE_ACCOUNTS: u32 = PODS_CAPACITY;
 
 /// Fixed egress addresses: hash, interface index of the bridge → [`crate::Egress`].
 pub const EGRESS: &str = "EGRESS";

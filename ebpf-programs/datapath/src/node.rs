@@ -188,13 +188,13 @@ impl Node for Kernel {
         }
         self.start_epoch(verdict::flow_cache::shard(key));
         if flags & FlowFlags::ORIGINAL != 0 {
-            self.release_flow(pod);
+            self.release_flow(Flow::account_of(flags, pod));
         }
     }
 
     #[inline(always)]
-    fn reserve_flow(&mut self, pod: u32) -> i64 {
-        match maps::LIVE.get_ptr_mut(pod) {
+    fn reserve_flow(&mut self, account: u32) -> i64 {
+        match maps::LIVE.get_ptr_mut(account) {
             // SAFETY: a map's value, aligned.
             Some(live) => unsafe { fetch_add(live, 1) }.cast_signed(),
             None => 0,
@@ -202,16 +202,16 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn release_flow(&mut self, pod: u32) {
-        if let Some(live) = maps::LIVE.get_ptr_mut(pod) {
+    fn release_flow(&mut self, account: u32) {
+        if let Some(live) = maps::LIVE.get_ptr_mut(account) {
             // SAFETY: a map's value, aligned.
             unsafe { add(live, u64::MAX) }
         }
     }
 
     #[inline(always)]
-    fn live_flows(&self, pod: u32) -> i64 {
-        match maps::LIVE.get_ptr(pod) {
+    fn live_flows(&self, account: u32) -> i64 {
+        match maps::LIVE.get_ptr(account) {
             // SAFETY: a map's value, aligned.
             Some(live) => unsafe { ptr::read_volatile(live) }.cast_signed(),
             None => 0,
@@ -229,9 +229,8 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn push_clock(&mut self, entry: &ClockEntry) {
-        // A flow that does not fit into the clock is left to the sweep.
-        let _ = maps::TURNS.push(entry, 0);
+    fn push_clock(&mut self, entry: &ClockEntry) -> bool {
+        maps::TURNS.push(entry, 0).is_ok()
     }
 
     #[inline(always)]

@@ -1,30 +1,47 @@
 //! Eviction from the flow table: a clock hand that removes dead flows, and a victim where there are
 //! none.
 //!
-//! Works without the agent. Bounded: a new flow pays for two inspections at most, one of a pod that
-//! has used half of its quota for eight, and one that finds the table full for sixteen. Near the
-//! quota and in a full table, finished flows (closed connections, answered requests) are removed
-//! before their timeout: how many of those a pod may have in a minute is not how many flows it may
-//! have at once. In a full table, and at the pod's own quota, connections that were idle for hours
-//! give way as well. The entry of a flow that was idle for a while is in no CPU cache, so the hand
-//! rests until an inspection is worth that.
+//! Works without the agent. Bounded: a new flow pays for two inspections at most, one of an account
+//! that has used half of its quota for eight, and one for which there is no place for twice sixteen.
+//! Near the quota and in a full table, finished flows (closed connections, answered requests) are
+//! removed before their timeout: how many of those a pod may have in a minute is not how many flows
+//! it may have at once. In a full table, and at the account's own quota, connections that were idle
+//! for hours give way as well. The entry of a flow that was idle for a while is in no CPU cache, so
+//! the hand rests until an inspection is worth that.
+//!
+//! Where no flow is dead, one that is alive gives way (decision 103):
+//!
+//! - At the quota of an account, only its own, and only one that is not assured ([`Progress`]).
+//! - In a full table, one of an account with more flows than the newcomer's, or of the newcomer's
+//!   account itself if it is not assured. Of accounts with about as many flows, those that are not
+//!   assured go first, at random; else the longest idle flow of the account with most flows.
 
-use abi::{ClockEntry, Flow, FlowFlags, Seen, Tuple, protocol};
+use abi::{ClockEntry, Flow, FlowFlags, Tuple, protocol};
 
-use crate::flow::{FlowState, Need, discard, flow_state};
+use crate::flow::{FlowState, Need, Progress, discard, flow_state, is_essential, last_seen};
 use crate::node::Node;
-use crate::work::QuotaUsage;
+use crate::work::{QuotaUsage, Work};
 
 /// Flows inspected for each new one: two, so that the hand is faster than the table fills.
 const INSPECTIONS: u32 = 2;
-/// Flows inspected for each new one near the pod's quota: if one in eight is finished, there is a
-/// place for the new one.
+/// Flows inspected for each new one near the account's quota: if one in eight is finished, there is
+/// a place for the new one.
 const INSPECTIONS_NEAR_QUOTA: u32 = 8;
-/// Flows inspected when the table is full.
+/// Flows inspected for a new one that has no place.
 const INSPECTIONS_WHEN_FULL: u32 = 16;
+/// At its quota, an account needs no more flows than this to choose from.
+const CHOICES: u32 = 4;
+/// An account may take a place from an assured flow of another one that has more flows by this part
+/// of its own. Without a difference, two accounts would take places from each other for ever.
+const LEAD: i64 = 8;
+/// An account with more than so many times the flows of another one loses a flow before it, however
+/// far their flows have come.
+const FAR_MORE: i64 = 2;
 
-/// [`ClockHand::idle_pod`] for the connections of all pods.
-const ANY_POD: u32 = u32::MAX;
+/// [`ClockHand::idle_account`] for the connections of all accounts.
+const ANY_ACCOUNT: u32 = u32::MAX;
+/// [`ClockHand::idle_account`] for no connections.
+const NO_ACCOUNT: u32 = u32::MAX - 1;
 
 /// State of the clock hand, per CPU. All-zero bytes are a valid value.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -40,23 +57,32 @@ pub struct ClockHand {
     pub victim: ClockEntry,
     /// Key of the victim's other direction.
     pub victim_opposite: Tuple,
-    /// Number of flows of the victim's pod; before there is a victim, the number that its pod must
-    /// exceed.
-    pub max_live: i64,
-    /// [`Flow::created`] of the victim.
-    pub victim_created: u32,
-    /// Seconds of `CLOCK_MONOTONIC` before which no inspection is due.
-    pub idle_until: u32,
+    /// Number of flows of the newcomer's account.
+    pub live: i64,
+    /// Number of flows of the victim's account.
+    pub victim_live: i64,
+    /// The newcomer's account.
+    pub account: u32,
+    /// Whether the account has used its quota, so that only its own flows are victims; 0 or 1.
+    pub at_quota: u32,
+    /// The victim's account.
+    pub victim_account: u32,
     /// Slot of the victim's pod.
     pub victim_pod: u32,
-    /// Whether there is a victim; 0 or 1.
-    pub has_victim: u32,
-    /// Whether a dead flow was removed; 0 or 1.
+    /// [`Progress`] of the victim.
+    pub victim_progress: u32,
+    /// Time of the victim's last packet, in seconds of `CLOCK_MONOTONIC`.
+    pub victim_last_seen: u32,
+    /// Number of flows that the victim was chosen from at random; 0 without a victim.
+    pub choices: u32,
+    /// Whether a dead flow was removed whose place the newcomer can take; 0 or 1.
     pub freed: u32,
+    /// Seconds of `CLOCK_MONOTONIC` before which no inspection is due.
+    pub idle_until: u32,
     /// Seconds of `CLOCK_MONOTONIC`.
     pub now: u32,
-    /// Slot of the pod whose long idle connections give way; 0 for none, [`ANY_POD`] for all.
-    pub idle_pod: u32,
+    /// The account whose long idle connections give way; [`ANY_ACCOUNT`] or [`NO_ACCOUNT`].
+    pub idle_account: u32,
     /// Always zero.
     pub reserved: u32,
 }
@@ -75,12 +101,13 @@ enum Inspection {
 }
 
 /// Inspects the flows at the head of the clock, if they are due or a place is needed, and removes
-/// dead ones. `pod` has used as much of its quota as `usage` says.
+/// dead ones. Then appends the clock entry of the flow that was inserted, if there was no place for
+/// it.
 #[inline(always)]
-pub(crate) fn advance<E: Node>(node: &mut E, hand: &mut ClockHand, now: u32, usage: u32, pod: u32) {
-    let needed = usage != QuotaUsage::LOW;
-    hand.now = now;
-    hand.idle_pod = if usage == QuotaUsage::FULL { pod } else { 0 };
+pub(crate) fn advance<E: Node>(node: &mut E, hand: &mut ClockHand, work: &Work) {
+    let needed = work.quota_usage != QuotaUsage::LOW || work.clock_full != 0;
+    hand.now = work.now;
+    hand.idle_account = NO_ACCOUNT;
     let inspections = if needed {
         INSPECTIONS_NEAR_QUOTA
     } else {
@@ -91,13 +118,17 @@ pub(crate) fn advance<E: Node>(node: &mut E, hand: &mut ClockHand, now: u32, usa
             return;
         }
         match inspect_next(node, hand, needed) {
-            Inspection::Empty => return,
+            Inspection::Empty => break,
             Inspection::Gone | Inspection::Reaped => {}
             Inspection::Alive => {
-                hand.entry.due = due(node, hand.entry.key.protocol, now);
+                hand.entry.due = due(node, hand.entry.key.protocol, work.now);
                 node.push_clock(&hand.entry);
             }
         }
+    }
+    if work.clock_full != 0 {
+        // If the clock is still full, the flow is left to the sweep.
+        node.push_clock(&work.clock_entry);
     }
 }
 
@@ -127,40 +158,58 @@ pub(crate) fn due<E: Node>(node: &E, protocol: u8, now: u32) -> u32 {
     now.saturating_add(rest)
 }
 
-/// Evicts a flow from a full table for a new flow of `pod`. Removes a dead flow, or else, among
-/// those inspected, the newest flow without a reply of the pod with most flows. Never evicts from a
-/// pod that has no more flows than `pod`. Returns whether a place is free.
+/// Evicts a flow for [`Work::pair`], for which the table or the quota of its account has no place.
+/// Returns whether there is a place now.
 #[inline(always)]
-pub(crate) fn evict<E: Node>(node: &mut E, hand: &mut ClockHand, pod: u32, now: u32) -> bool {
-    hand.now = now;
-    hand.idle_pod = ANY_POD;
-    hand.has_victim = 0;
+pub(crate) fn evict<E: Node>(node: &mut E, hand: &mut ClockHand, work: &mut Work) -> bool {
+    let newcomer = &work.pair.original.flow;
+    hand.now = work.now;
+    hand.account = newcomer.account();
+    hand.live = if is_essential(newcomer) {
+        0
+    } else {
+        node.live_flows(hand.account)
+    };
+    hand.at_quota = u32::from(work.quota_usage == QuotaUsage::FULL);
+    hand.idle_account = if hand.at_quota != 0 {
+        hand.account
+    } else {
+        ANY_ACCOUNT
+    };
+    hand.choices = 0;
     hand.freed = 0;
-    hand.victim_pod = 0;
-    hand.max_live = if pod == 0 { 0 } else { node.live_flows(pod) };
     for _ in 0..INSPECTIONS_WHEN_FULL {
         match inspect_next(node, hand, true) {
             Inspection::Empty => break,
             Inspection::Gone => {}
             Inspection::Reaped => {
-                hand.freed = 1;
-                break;
+                if hand.at_quota == 0 || hand.flow.account() == hand.account {
+                    hand.freed = 1;
+                    break;
+                }
             }
-            Inspection::Alive => pick_victim(node, hand),
+            Inspection::Alive => {
+                pick_victim(node, hand);
+                if hand.at_quota != 0 && hand.choices >= CHOICES {
+                    break;
+                }
+            }
         }
     }
     if hand.freed != 0 {
-        if hand.has_victim != 0 {
+        if hand.choices != 0 {
             // The victim is not evicted after all: it goes back into the clock.
             node.push_clock(&hand.victim);
         }
-        return true;
-    }
-    if hand.has_victim == 0 {
+    } else if hand.choices != 0 {
+        discard(node, &hand.victim.key, &hand.victim_opposite, true);
+        node.count_evicted(hand.victim_pod);
+    } else {
         return false;
     }
-    discard(node, &hand.victim.key, &hand.victim_opposite, true);
-    node.count_evicted(hand.victim_pod);
+    if hand.at_quota != 0 {
+        work.quota_usage = QuotaUsage::EVICTED;
+    }
     true
 }
 
@@ -199,9 +248,7 @@ fn inspect_next<E: Node>(node: &mut E, hand: &mut ClockHand, needed: bool) -> In
 /// Returns how much the place of the flow under inspection is needed.
 #[inline(always)]
 const fn need(hand: &ClockHand, needed: bool) -> Need {
-    let gives_way =
-        hand.idle_pod == ANY_POD || (hand.idle_pod != 0 && hand.idle_pod == hand.flow.pod);
-    if gives_way {
+    if hand.idle_account == ANY_ACCOUNT || hand.idle_account == hand.flow.account() {
         Need::Idle
     } else if needed {
         Need::Finished
@@ -210,36 +257,85 @@ const fn need(hand: &ClockHand, needed: bool) -> Need {
     }
 }
 
-/// Keeps the better of two victims, and puts the other back into the clock.
+/// Keeps the better of two victims, the flow under inspection and the one before, and puts the
+/// other back into the clock.
 #[inline(always)]
 fn pick_victim<E: Node>(node: &mut E, hand: &mut ClockHand) {
-    let live = node.live_flows(hand.flow.pod);
-    let is_newer = hand.has_victim != 0
-        && hand.flow.pod == hand.victim_pod
-        && hand.flow.created >= hand.victim_created;
-    let better = hand.flow.pod != 0 && (live > hand.max_live || is_newer);
-    if !better || has_reply(node, &hand.opposite) {
+    let Some(opposite) = node.flow(&hand.opposite) else {
+        node.push_clock(&hand.entry);
+        return;
+    };
+    let other = node.read(opposite);
+    let progress = Progress::of(&hand.flow, &other, hand.entry.key.protocol);
+    let account = hand.flow.account();
+    let live = node.live_flows(account);
+    let last_seen = last_seen(&hand.flow, &other);
+    let is_better = gives_way(hand, live, progress)
+        && is_better(node.random(), hand, live, progress, last_seen);
+    if !is_better {
         node.push_clock(&hand.entry);
         return;
     }
-    if hand.has_victim != 0 {
+    if hand.choices != 0 {
         node.push_clock(&hand.victim);
     }
+    let of_same_kind =
+        hand.choices != 0 && account == hand.victim_account && progress == hand.victim_progress;
+    if !of_same_kind {
+        hand.choices = 1;
+    }
     hand.victim = hand.entry;
-    hand.victim_created = hand.flow.created;
     hand.victim_opposite = hand.opposite;
-    hand.max_live = live;
+    hand.victim_live = live;
+    hand.victim_account = account;
     hand.victim_pod = hand.flow.pod;
-    hand.has_victim = 1;
+    hand.victim_progress = progress;
+    hand.victim_last_seen = last_seen;
 }
 
-/// Returns whether the direction at `opposite` has seen a packet.
+/// Returns whether the flow under inspection gives way to the newcomer. Its account has `live`
+/// flows.
 #[inline(always)]
-fn has_reply<E: Node>(node: &E, opposite: &Tuple) -> bool {
-    match node.flow(opposite) {
-        Some(entry) => node.read(entry).seen & Seen::PACKET != 0,
-        None => false,
+const fn gives_way(hand: &ClockHand, live: i64, progress: u32) -> bool {
+    let account = hand.flow.account();
+    let is_assured = progress == Progress::ASSURED;
+    if account == hand.account {
+        !is_assured && !is_essential(&hand.flow)
+    } else if hand.at_quota != 0 || account == 0 {
+        false
+    } else if is_assured {
+        live > hand.live + hand.live / LEAD
+    } else {
+        live > hand.live
     }
+}
+
+/// Returns whether the flow under inspection is a better victim than the one before. Counts the
+/// flows that are equally good, of which one is chosen by the `random` number.
+#[inline(always)]
+fn is_better(random: u32, hand: &mut ClockHand, live: i64, progress: u32, last_seen: u32) -> bool {
+    if hand.choices == 0 {
+        return true;
+    }
+    let is_same_account = hand.flow.account() == hand.victim_account;
+    // An account with few flows loses none while one with far more is seen.
+    if !is_same_account && live > FAR_MORE * hand.victim_live {
+        return true;
+    }
+    if !is_same_account && hand.victim_live > FAR_MORE * live {
+        return false;
+    }
+    if progress != hand.victim_progress {
+        return progress > hand.victim_progress;
+    }
+    if !is_same_account {
+        return live > hand.victim_live;
+    }
+    if progress == Progress::ASSURED {
+        return last_seen < hand.victim_last_seen;
+    }
+    hand.choices += 1;
+    (u64::from(random) * u64::from(hand.choices)) >> 32 == 0
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! Flows: lookup, insertion, and when one is dead. Does not know why an address is translated.
 
+mod progress;
+
+use abi::maps::OUTSIDE_ACCOUNTS;
 use abi::{Address, DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
 
 use crate::eviction;
@@ -10,18 +13,15 @@ use crate::outcome::Decision;
 use crate::tcp;
 use crate::work::{Hook, Pair, QuotaUsage, Transport, Work};
 
+#[cfg(test)]
+pub(crate) use self::progress::LONG_IDLE;
+pub(crate) use self::progress::Progress;
+pub use self::progress::is_finished;
+use self::progress::is_long_idle;
+
 /// Seconds for which one entry of a pair may exist alone: the two are not inserted at the same
 /// instant.
 const HALF_PAIR: u32 = 2;
-/// Idle seconds after which a flow that has hardly begun counts as finished: clients retry an
-/// unanswered request earlier.
-const MIN_IDLE: u32 = 5;
-/// A flow that lasted fewer seconds was one request and its reply.
-const MAX_DURATION: u32 = 2;
-
-/// Idle seconds for which an established connection never gives way to a new flow: the least that
-/// RFC 5382 allows (REQ-5).
-pub(crate) const LONG_IDLE: u32 = 7_440;
 /// Properties that both entries of a new flow have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
@@ -31,6 +31,8 @@ pub struct Terms {
     pub flags: u32,
     /// Interface index of the uplink, or of the client's veth.
     pub uplink: u32,
+    /// The account that the flow counts for: see [`Flow::account`].
+    pub account: u32,
     /// The pod's slot; 0 for a flow of the node itself.
     pub pod: u32,
     /// The pod's generation.
@@ -64,7 +66,7 @@ impl Pair {
 
 #[inline(always)]
 fn fill(flow: &mut Flow, terms: &Terms, flags: u32) {
-    flow.flags = flags;
+    flow.flags = flags | terms.account << FlowFlags::ACCOUNT_SHIFT;
     flow.seen = 0;
     flow.created = terms.now;
     flow.last_seen = terms.now;
@@ -224,23 +226,24 @@ pub(crate) fn opens_tcp(work: &Work) -> bool {
 #[inline(always)]
 pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     work.recorder.mark_uncacheable();
-    let pod = work.pair.original.flow.pod;
+    let account = work.pair.original.flow.account();
     // Reserve before the check: two CPUs that insert at once cannot both take the last place of the
     // quota.
-    let live = node.reserve_flow(pod);
+    let live = node.reserve_flow(account);
     let quota = quota(node, &work.pair.original.flow);
     work.quota_usage = match live {
+        _ if work.quota_usage == QuotaUsage::EVICTED => QuotaUsage::LOW,
         _ if live >= quota => QuotaUsage::FULL,
         _ if live > quota / 2 => QuotaUsage::HIGH,
         _ => QuotaUsage::LOW,
     };
-    let inserted = if live < quota {
-        insert_pair(node, work)
-    } else {
+    let inserted = if work.quota_usage == QuotaUsage::FULL {
         Err(DropReason::FlowQuota)
+    } else {
+        insert_pair(node, work)
     };
     if inserted != Ok(Inserted::New) {
-        node.release_flow(pod);
+        node.release_flow(account);
     } else if work.pair.original.flow.flags & FlowFlags::FROM_POD != 0 {
         // Packets with these tuples may have cache entries that were made without a flow.
         node.start_epoch(shard(&work.pair.original.key));
@@ -249,22 +252,29 @@ pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     Ok(inserted? != Inserted::Not)
 }
 
-/// Returns how many flows the flow's pod may have. Flows of other NATs on the node have together as
-/// many as a pod. There is no limit to flows of the node that must be translated.
+/// Returns how many flows the flow's account may have: those that a pod opens, and as many that are
+/// opened from outside to it. Flows of other NATs on the node have together as many as a pod. There
+/// is no limit to flows of the node that must be translated.
 #[inline(always)]
 fn quota<E: Node>(node: &E, flow: &Flow) -> i64 {
-    let pod = flow.pod;
-    let own = node.pod(pod).map_or(0, |pod| pod.flow_quota);
+    let slot = flow.account() % OUTSIDE_ACCOUNTS;
+    let own = node.pod(slot).map_or(0, |pod| pod.flow_quota);
     let quota = match own {
         0 => node.settings().map_or(0, |settings| settings.flow_quota),
         own => own,
     };
-    let is_unlimited = pod == 0 && flow.flags & FlowFlags::SNAT != 0;
-    if is_unlimited || quota == 0 {
+    if is_essential(flow) || quota == 0 {
         i64::MAX
     } else {
         i64::from(quota)
     }
+}
+
+/// Returns whether the node itself needs the flow: its source port was changed.
+#[inline(always)]
+pub(crate) const fn is_essential(flow: &Flow) -> bool {
+    const ESSENTIAL: u32 = FlowFlags::NODE | FlowFlags::SNAT;
+    flow.flags & ESSENTIAL == ESSENTIAL
 }
 
 /// Result of inserting a pair of entries.
@@ -300,7 +310,7 @@ fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
             work.clock_entry.key = work.pair.original.key;
             work.clock_entry.flow_id = work.pair.original.flow.flow_id;
             work.clock_entry.due = eviction::due(node, work.headers.tuple.protocol, work.now);
-            node.push_clock(&work.clock_entry);
+            work.clock_full = u32::from(!node.push_clock(&work.clock_entry));
             Ok(Inserted::New)
         }
         Insertion::Full => {
@@ -444,30 +454,9 @@ pub fn is_expired(one: &Flow, other: &Flow, protocol: u8, timeouts: &Timeouts, n
     now.saturating_sub(last_seen(one, other)) >= timeout(one.seen, other.seen, protocol, timeouts)
 }
 
-/// Returns whether a flow is finished, so that it may be evicted before its timeout: a TCP
-/// connection that was closed or reset, or never established, and a request with its reply. Linux's
-/// conntrack drops the same early (`net/netfilter/nf_conntrack_core.c`, `early_drop_list`): flows
-/// that are not assured, and closing connections. The two directions may be given in either order.
+/// Returns the time of the last packet of either direction.
 #[inline(always)]
-pub fn is_finished(one: &Flow, other: &Flow, protocol: u8, now: u32) -> bool {
-    let last_seen = last_seen(one, other);
-    let is_idle = now.saturating_sub(last_seen) >= MIN_IDLE;
-    match protocol {
-        protocol::TCP if tcp::is_closed(one.seen, other.seen) => true,
-        protocol::TCP => is_idle && !tcp::is_established(one.seen, other.seen),
-        _ => is_idle && last_seen.saturating_sub(one.created) < MAX_DURATION,
-    }
-}
-
-/// Returns whether a flow has been idle for so long that it may be evicted where no other place is
-/// left.
-#[inline(always)]
-const fn is_long_idle(one: &Flow, other: &Flow, now: u32) -> bool {
-    now.saturating_sub(last_seen(one, other)) >= LONG_IDLE
-}
-
-#[inline(always)]
-const fn last_seen(one: &Flow, other: &Flow) -> u32 {
+pub(crate) const fn last_seen(one: &Flow, other: &Flow) -> u32 {
     if one.last_seen > other.last_seen {
         one.last_seen
     } else {

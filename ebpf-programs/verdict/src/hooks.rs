@@ -313,8 +313,8 @@ fn track<H: HookStages>(stages: &mut H) {
     }
 }
 
-/// Inserts a flow. Where the table is full or the pod's quota is used up, removes other flows and
-/// tries once more.
+/// Inserts a flow. Where the table is full or the quota of its account is used up, evicts another
+/// flow and tries once more.
 #[inline(always)]
 fn with_eviction<H: HookStages, T>(
     stages: &mut H,
@@ -322,11 +322,7 @@ fn with_eviction<H: HookStages, T>(
 ) -> Decision<T> {
     let outcome = make(stages);
     let again = match outcome {
-        Err(DropReason::FlowTableFull) => stages.evict(),
-        Err(DropReason::FlowQuota) => {
-            stages.advance_clock_hand();
-            true
-        }
+        Err(DropReason::FlowTableFull | DropReason::FlowQuota) => stages.evict() || stages.evict(),
         _ => false,
     };
     if again { make(stages) } else { outcome }

@@ -1,6 +1,7 @@
 //! Hostports, reached from outside: packets that come in by an uplink and have no flow yet; and
 //! pods addressed directly.
 
+use abi::maps::OUTSIDE_ACCOUNTS;
 use abi::{
     Address, DropReason, EndpointFlags, FlowFlags, Hostport, HostportKey, PrefixClass, Seen, Tuple,
 };
@@ -215,6 +216,7 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
         hook: Hook::UplinkIn,
         flags: flag(dnat, FlowFlags::DNAT),
         uplink: work.interface,
+        account: OUTSIDE_ACCOUNTS + work.hostport.pod,
         pod: work.hostport.pod,
         generation: work.hostport.generation,
         now: work.now,

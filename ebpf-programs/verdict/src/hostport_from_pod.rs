@@ -135,6 +135,7 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
         hook: Hook::FromPod,
         flags: flag(snat, FlowFlags::SNAT) | flag(dnat, FlowFlags::DNAT),
         uplink: work.interface,
+        account: work.pod,
         pod: work.hostport.pod,
         generation: work.hostport.generation,
         now: work.now,

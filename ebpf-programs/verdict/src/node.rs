@@ -77,18 +77,18 @@ pub trait Node {
     fn start_epoch(&mut self, shard: u32);
 
     /// Removes an entry, if it still exists, and starts another epoch of its shard. Removing an
-    /// original direction decrements the pod's flow count.
+    /// original direction decrements the count of the flow's account.
     fn remove_flow(&mut self, key: &Tuple);
 
-    /// Counts a flow that is about to be inserted, and returns how many the pod had before. A
-    /// negative number counts as zero.
-    fn reserve_flow(&mut self, pod: u32) -> i64;
+    /// Counts a flow that is about to be inserted, and returns how many its account
+    /// ([`Flow::account`]) had before. A negative number counts as zero.
+    fn reserve_flow(&mut self, account: u32) -> i64;
 
     /// Undoes [`Node::reserve_flow`].
-    fn release_flow(&mut self, pod: u32);
+    fn release_flow(&mut self, account: u32);
 
-    /// Returns how many flows a pod has.
-    fn live_flows(&self, pod: u32) -> i64;
+    /// Returns how many flows an account has.
+    fn live_flows(&self, account: u32) -> i64;
 
     /// Copies the entry at the head of the clock, which stays there; returns false where the clock
     /// is empty.
@@ -97,9 +97,8 @@ pub trait Node {
     /// Removes the entry at the head of the clock; returns false where the clock is empty.
     fn pop_clock(&mut self, entry: &mut ClockEntry) -> bool;
 
-    /// Appends an entry to the clock. Where the clock is full, the entry is lost, and the flow is
-    /// left to the sweep.
-    fn push_clock(&mut self, entry: &ClockEntry);
+    /// Appends an entry to the clock; returns false where the clock is full.
+    fn push_clock(&mut self, entry: &ClockEntry) -> bool;
 
     /// Counts an evicted flow of a pod.
     fn count_evicted(&mut self, pod: u32);

@@ -68,7 +68,7 @@ pub struct World {
     pub flows: BTreeMap<Tuple, Flow>,
     /// Capacity of the flow table in entries.
     pub flow_capacity: usize,
-    /// Number of flows of each pod.
+    /// Number of flows of each account.
     pub live: BTreeMap<u32, i64>,
     /// The eviction clock.
     pub turns: VecDeque<ClockEntry>,

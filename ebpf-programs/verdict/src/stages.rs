@@ -14,7 +14,9 @@ use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Origin, Transport, Work};
+use crate::work::{
+    Content, Fit, Fragment, Hook, HostportMatch, Origin, QuotaUsage, Transport, Work,
+};
 use crate::{
     bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod, icmp,
     masquerade, parse, policy, rewrite, row_cache, sender,
@@ -171,6 +173,7 @@ pub fn parse_entering<E: Packet + Node + FlowCache>(
 fn start<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32, pod: u32) {
     work.interface = interface;
     work.pod = pod;
+    work.quota_usage = QuotaUsage::LOW;
     work.headers.length = env.len();
 }
 
@@ -429,14 +432,14 @@ pub fn check_exit<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()
 /// Advances the clock hand, for each new flow.
 #[inline(always)]
 pub fn advance_clock_hand<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) {
-    let pod = work.pair.original.flow.pod;
-    eviction::advance(node, hand, work.now, work.quota_usage, pod);
+    eviction::advance(node, hand, work);
 }
 
-/// Evicts a flow from a full table for [`Work::pair`].
+/// Evicts a flow where the table, or the quota of the account, has no place for [`Work::pair`].
+/// Returns whether there is one now.
 #[inline(always)]
 pub fn evict<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) -> bool {
-    eviction::evict(node, hand, work.pair.original.flow.pod, work.now)
+    eviction::evict(node, hand, work)
 }
 
 /// Writes [`Work::translated`] into the packet.

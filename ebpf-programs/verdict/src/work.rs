@@ -48,8 +48,8 @@ pub struct Work {
     /// 1 if a pod's packet must take the stack, because no router forwards it or its source is an
     /// address of the node; else 0.
     pub stack_only: u32,
-    /// Always zero.
-    pub reserved: u32,
+    /// Whether [`Work::clock_entry`] did not fit into the clock. 0 or 1.
+    pub clock_full: u32,
     /// Seconds of `CLOCK_MONOTONIC`; at uplinks only.
     pub now: u32,
     /// The random number that port candidates are derived from.
@@ -58,7 +58,7 @@ pub struct Work {
     pub clock_entry: ClockEntry,
     /// What the stages of a fragment pass to each other.
     pub fragment: FragmentWork,
-    /// How much of its quota the new flow's pod has used: one of [`QuotaUsage`].
+    /// How much of its quota the new flow's account has used: one of [`QuotaUsage`].
     pub quota_usage: u32,
     /// The search for acknowledgment numbers of all CPUs.
     pub pending: PendingSearch,
@@ -256,7 +256,7 @@ impl Code for Content {
     }
 }
 
-/// How much of its quota of flows a pod has used: values of [`Work::quota_usage`].
+/// How much of its quota an account has used: values of [`Work::quota_usage`].
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaUsage;
 
@@ -265,8 +265,11 @@ impl QuotaUsage {
     pub const LOW: u32 = 0;
     /// Half or more.
     pub const HIGH: u32 = 1;
-    /// All.
+    /// All: a flow of the account must be evicted first.
     pub const FULL: u32 = 2;
+    /// A flow of the account was evicted for this packet: the next insertion takes its place. Not
+    /// compared with the quota again, so that no other CPU can take the place meanwhile.
+    pub const EVICTED: u32 = 3;
 }
 
 /// Origin of a packet that leaves the node without a flow.

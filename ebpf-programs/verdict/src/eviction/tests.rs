@@ -49,14 +49,15 @@ fn flows_of(simulator: &Simulator, pod: u32) -> i64 {
 fn the_flow_quota_limits_one_pod_and_not_the_other() {
     let mut simulator = with_quota(3);
     for port in 1..=3 {
-        assert_eq!(send(&mut simulator, POD, port), Verdict::Pass);
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass);
     }
     let refused = Verdict::Drop(DropReason::FlowQuota);
     assert_eq!(send(&mut simulator, POD, 4), refused);
-    assert_eq!(send(&mut simulator, POD, 3), Verdict::Pass, "a flow it has");
+    let known = tcp(&mut simulator, 3, flag::ACK, false);
+    assert_eq!(known, Verdict::Pass, "a flow it has");
     assert_eq!(send(&mut simulator, OTHER_POD, 4), Verdict::Pass);
     simulator.world.pods[POD as usize].flow_quota = 4;
-    assert_eq!(send(&mut simulator, POD, 4), Verdict::Pass, "its own quota");
+    assert_eq!(connect(&mut simulator, 4), Verdict::Pass, "its own quota");
     assert_eq!(send(&mut simulator, POD, 5), refused);
 }
 
@@ -208,7 +209,7 @@ fn idle_connections_give_way_to_new_flows_of_their_pod_at_its_quota() {
     assert!(active.count() >= 20, "active connections were evicted");
 }
 
-/// The idle connections of every pod give way.
+/// Idle connections give way even to a flow of the pod that has them.
 #[test]
 fn idle_connections_give_way_in_a_full_table() {
     let mut simulator = small(20);
@@ -221,9 +222,9 @@ fn idle_connections_give_way_in_a_full_table() {
         tcp(&mut simulator, port, flag::ACK, true);
         tcp(&mut simulator, port, flag::ACK, false);
     }
-    assert_eq!(send(&mut simulator, OTHER_POD, 2_000), full);
+    assert_eq!(send(&mut simulator, POD, 2_000), full);
     simulator.world.now += LONG_IDLE;
-    assert_eq!(send(&mut simulator, OTHER_POD, 2_000), Verdict::Pass);
+    assert_eq!(send(&mut simulator, POD, 2_000), Verdict::Pass);
 }
 
 #[test]
@@ -232,17 +233,47 @@ fn half_open_connections_are_not_kept_for_a_day() {
     for port in 1_000..1_020 {
         assert_eq!(half_open(&mut simulator, port), Verdict::Pass);
     }
-    let refused = Verdict::Drop(DropReason::FlowQuota);
-    assert_eq!(
-        half_open(&mut simulator, 2_000),
-        refused,
-        "the connection may still be completed"
-    );
-    simulator.world.now += 5;
-    assert_eq!(connect(&mut simulator, 2_000), Verdict::Pass);
     simulator.world.now += Timeouts::default().tcp_opening;
     simulator.sweep();
-    assert_eq!(flows_of(&simulator, POD), 1);
+    assert_eq!(flows_of(&simulator, POD), 0);
+}
+
+/// As netfilter's early drop: the connection may still be completed, but so may the new one.
+#[test]
+fn unanswered_flows_give_way_at_once_at_the_quota_of_their_pod() {
+    let mut simulator = with_quota(20);
+    for port in 1_000..1_010 {
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass);
+        assert_eq!(send(&mut simulator, OTHER_POD, port), Verdict::Pass);
+    }
+    for port in 2_000..2_500 {
+        assert_eq!(half_open(&mut simulator, port), Verdict::Pass, "{port}");
+    }
+    let flows = |pod| flows_of(&simulator, pod);
+    assert_eq!((flows(POD), flows(OTHER_POD)), (20, 10));
+    let established = simulator.world.flows.iter().filter(|(key, flow)| {
+        flow.flags & FlowFlags::ORIGINAL != 0 && key.source_port.number() < 2_000
+    });
+    assert_eq!(established.count(), 20, "all connections are kept");
+}
+
+/// A flow that is evicted in the order of arrival would never live for longer than the others
+/// need to fill the quota.
+#[test]
+fn unanswered_flows_are_evicted_at_random() {
+    let mut simulator = with_quota(64);
+    for port in 1_000..1_128 {
+        send(&mut simulator, POD, port);
+    }
+    let is_kept = |simulator: &Simulator, port| {
+        let keys = simulator.world.flows.keys();
+        keys.filter(|key| key.destination_port.number() == 53)
+            .any(|key| key.source_port.number() == port)
+    };
+    let mut early = (1_000..1_064).filter(|port| is_kept(&simulator, *port));
+    assert!(early.next().is_some(), "an early flow is left");
+    let mut late = (1_064..1_128).filter(|port| !is_kept(&simulator, *port));
+    assert!(late.next().is_some(), "a late flow was evicted");
 }
 
 #[test]
@@ -258,31 +289,21 @@ fn answered_udp_flows_are_evicted_for_new_ones_of_a_pod_at_its_quota() {
 #[test]
 fn a_full_flow_table_evicts_unreplied_flows_of_the_largest_pod() {
     let mut simulator = small(40);
-    for port in 0..19 {
+    for port in 0..20 {
         assert_eq!(send(&mut simulator, POD, 1_000 + port), Verdict::Pass);
     }
     answer(&mut simulator, 1_018);
-    assert_eq!(send(&mut simulator, OTHER_POD, 2_000), Verdict::Pass);
-    let full = Verdict::Drop(DropReason::FlowTableFull);
-    assert_eq!(
-        send(&mut simulator, POD, 3_000),
-        full,
-        "no pod has more flows"
-    );
-    for port in 1..=9 {
+    for port in 0..10 {
         assert_eq!(send(&mut simulator, OTHER_POD, 2_000 + port), Verdict::Pass);
     }
-    assert_eq!(
-        send(&mut simulator, OTHER_POD, 2_100),
-        full,
-        "both have ten"
-    );
-    assert_eq!(
-        (flows_of(&simulator, POD), flows_of(&simulator, OTHER_POD)),
-        (10, 10)
-    );
+    let flows = |simulator: &Simulator| [POD, OTHER_POD].map(|pod| flows_of(simulator, pod));
+    assert_eq!(flows(&simulator), [10, 10]);
+    for port in 10..20 {
+        assert_eq!(send(&mut simulator, OTHER_POD, 2_000 + port), Verdict::Pass);
+    }
+    assert_eq!(flows(&simulator), [10, 10], "it takes its own places only");
     let counters = simulator.world.counters[&(POD, Direction::Egress)];
-    assert_eq!(counters.evicted_flows, 9);
+    assert_eq!(counters.evicted_flows, 10);
     answer(&mut simulator, 1_018);
     let flows = simulator.world.counted_flows();
     let replied = flows.values().filter(|flow| flow.packets > 1);
@@ -300,6 +321,8 @@ fn a_flow_whose_address_or_uplink_is_gone_is_forgotten() {
     without_uplink.world.uplinks.clear();
     assert_eq!(without_uplink.sweep().address_gone, 1);
 }
+
+mod shares;
 
 proptest! {
     /// After any sequence of events, the live flow counter of a pod is the number of its flows.

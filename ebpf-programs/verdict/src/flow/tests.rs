@@ -28,7 +28,7 @@ proptest! {
     fn each_entry_of_a_pair_finds_the_other(from in tuple(), to in tuple(), out: bool) {
         let mut pair = Pair::default();
         let hook = if out { Hook::UplinkOut } else { Hook::UplinkIn };
-        let terms = Terms { hook, flags: FlowFlags::SNAT, uplink: 3, pod: 4, generation: 5, now: 6 };
+        let terms = Terms { hook, flags: FlowFlags::SNAT, uplink: 3, account: 4, pod: 4, generation: 5, now: 6 };
         pair.fill(&from, &to, &terms);
         let (original, reply) = (&pair.original, &pair.reply);
         prop_assert_eq!(original.flow.translated, to);

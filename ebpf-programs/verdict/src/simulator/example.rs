@@ -122,7 +122,8 @@ pub fn world() -> World {
     world
 }
 
-fn add_pod(world: &mut World, slot: u32, addresses: &Both, mac: Mac, interface: u32) {
+/// Adds a masqueraded pod to the tables.
+pub fn add_pod(world: &mut World, slot: u32, addresses: &Both, mac: Mac, interface: u32) {
     let flags =
         EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6 | EndpointFlags::SPOOF_CHECK;
     let generation = 40 + slot;

@@ -239,22 +239,22 @@ impl Node for World {
         };
         self.start_epoch(shard(key));
         if flow.flags & FlowFlags::ORIGINAL != 0 {
-            self.release_flow(flow.pod);
+            self.release_flow(flow.account());
         }
     }
 
-    fn reserve_flow(&mut self, pod: u32) -> i64 {
-        let live = self.live.entry(pod).or_default();
+    fn reserve_flow(&mut self, account: u32) -> i64 {
+        let live = self.live.entry(account).or_default();
         *live += 1;
         *live - 1
     }
 
-    fn release_flow(&mut self, pod: u32) {
-        *self.live.entry(pod).or_default() -= 1;
+    fn release_flow(&mut self, account: u32) {
+        *self.live.entry(account).or_default() -= 1;
     }
 
-    fn live_flows(&self, pod: u32) -> i64 {
-        self.live.get(&pod).copied().unwrap_or(0)
+    fn live_flows(&self, account: u32) -> i64 {
+        self.live.get(&account).copied().unwrap_or(0)
     }
 
     fn peek_clock(&self, entry: &mut ClockEntry) -> bool {
@@ -269,10 +269,12 @@ impl Node for World {
         taken.is_some()
     }
 
-    fn push_clock(&mut self, entry: &ClockEntry) {
-        if self.turns.len() < self.flow_capacity {
+    fn push_clock(&mut self, entry: &ClockEntry) -> bool {
+        let fits = self.turns.len() < self.flow_capacity;
+        if fits {
             self.turns.push_back(*entry);
         }
+        fits
     }
 
     fn count_evicted(&mut self, pod: u32) {
