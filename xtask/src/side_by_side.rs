@@ -22,7 +22,13 @@ use crate::rungs::Count;
 use crate::{command, privilege, project};
 
 /// Binaries that run alone.
-const ALONE: [&str; 4] = ["hostport_scale", "nat_load", "scale", "shaping"];
+const ALONE: [&str; 5] = [
+    "fair_shares",
+    "hostport_scale",
+    "nat_load",
+    "scale",
+    "shaping",
+];
 
 /// How binaries are run.
 pub(crate) struct Conditions<'a> {

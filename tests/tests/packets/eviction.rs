@@ -1,21 +1,24 @@
 //! Eviction in the flow table: quotas, the clock hand, and the order of eviction in a full table.
 
-use abi::{Direction, DropReason, maps};
+use abi::{Address, Direction, DropReason, maps};
 use anyhow::{Result, ensure};
 use verdict::simulator::Place::{UplinkIn, UplinkOut};
 use verdict::simulator::example::{self, OTHER_POD, POD};
-use verdict::simulator::frame::{Body, Frame};
+use verdict::simulator::frame::{Body, Frame, flag};
 
 use crate::bench::{Bench, on_bench};
 use crate::expect::on_small_bench;
 
-fn query(pod: u32, port: u16) -> Frame {
-    let source = if pod == POD {
+fn address(pod: u32) -> Address {
+    if pod == POD {
         example::pod()[0]
     } else {
         example::other_pod()[0]
-    };
-    Frame::new(source, example::remote()[0], body(port))
+    }
+}
+
+fn query(pod: u32, port: u16) -> Frame {
+    Frame::new(address(pod), example::remote()[0], body(port))
 }
 
 fn body(port: u16) -> Body {
@@ -28,6 +31,35 @@ fn opens(bench: &mut Bench, pod: u32, port: u16) -> Result<()> {
     bench.becomes(UplinkOut, &out, &wire)
 }
 
+/// Opens a TCP connection of a pod.
+fn connects(bench: &mut Bench, slot: u32, port: u16) -> Result<()> {
+    let pod = address(slot);
+    let (node, remote) = (example::node()[0], example::remote()[0]);
+    let request = |flags| Body::Tcp(port, 443, flags, vec![]);
+    for (flags, is_reply) in [
+        (flag::SYN, false),
+        (flag::SYN | flag::ACK, true),
+        (flag::ACK, false),
+    ] {
+        if is_reply {
+            let reply = Frame::new(remote, node, Body::Tcp(443, port, flags, vec![]));
+            let inside = reply.becoming(remote, pod, reply.body.clone());
+            bench.becomes(UplinkIn, &reply, &inside)?;
+        } else {
+            let out = Frame::new(pod, remote, request(flags));
+            let wire = out.becoming(node, remote, request(flags));
+            bench.becomes(UplinkOut, &out, &wire)?;
+        }
+    }
+    Ok(())
+}
+
+fn dialled(port: u16) -> Frame {
+    let (client, node) = (example::remote()[0], example::node()[0]);
+    let body = Body::Udp(port, example::HOSTPORT, b"x".to_vec());
+    Frame::new(client, node, body)
+}
+
 /// The compiler silently turns a relaxed atomic addition whose result is used into one that returns
 /// no usable result. Quotas would then never be reached, or all at once.
 #[test]
@@ -35,25 +67,38 @@ fn a_flow_quota_is_exact_and_per_pod() -> Result<()> {
     on_bench(|bench| {
         bench.change(|world| world.settings.flow_quota = 5)?;
         for port in 0..5 {
-            opens(bench, POD, 40_000 + port)?;
+            connects(bench, POD, 40_000 + port)?;
         }
         for port in 5..8 {
             bench.drops(UplinkOut, &query(POD, 40_000 + port), DropReason::FlowQuota)?;
         }
-        opens(bench, POD, 40_004)?;
         opens(bench, OTHER_POD, 41_000)?;
         bench.change(|world| world.pods[POD as usize].flow_quota = 6)?;
-        opens(bench, POD, 40_005)?;
+        connects(bench, POD, 40_005)?;
         bench.drops(UplinkOut, &query(POD, 40_006), DropReason::FlowQuota)?;
         assert_eq!((bench.live(POD)?, bench.live(OTHER_POD)?), (6, 1));
-        // Flows to the pod count as well.
-        let (client, node) = (example::remote()[0], example::node()[0]);
-        let dialled = Body::Udp(50_123, example::HOSTPORT, b"x".to_vec());
-        let frame = Frame::new(client, node, dialled);
-        bench.drops(UplinkIn, &frame, DropReason::FlowQuota)?;
+        Ok(())
+    })
+}
+
+/// Flows without an answer are evicted for new ones at the quota, so that none is refused. Those
+/// that clients outside open have a quota of their own.
+#[test]
+fn unanswered_flows_give_way_at_the_quota_of_those_who_open_them() -> Result<()> {
+    on_bench(|bench| {
+        bench.change(|world| world.settings.flow_quota = 5)?;
+        for port in 0..20 {
+            opens(bench, POD, 40_000 + port)?;
+            let frame = dialled(50_000 + port);
+            let inside = Body::Udp(50_000 + port, example::POD_PORT, b"x".to_vec());
+            let inside = frame.becoming(example::remote()[0], example::pod()[0], inside);
+            bench.becomes(UplinkIn, &frame, &inside)?;
+        }
+        let outside = maps::OUTSIDE_ACCOUNTS + POD;
+        assert_eq!((bench.live(POD)?, bench.live(outside)?), (5, 5));
         bench.change(|world| world.settings.timeouts.udp_single = 0)?;
         bench.sweep()?;
-        assert_eq!((bench.live(POD)?, bench.live(OTHER_POD)?), (0, 0));
+        assert_eq!((bench.live(POD)?, bench.live(outside)?), (0, 0));
         Ok(())
     })
 }
@@ -75,27 +120,43 @@ fn timed_out_flows_are_evicted_without_a_sweep() -> Result<()> {
 #[test]
 fn a_full_flow_table_evicts_unreplied_flows_of_the_largest_pod() -> Result<()> {
     on_small_bench(40, |bench| {
-        for port in 0..19 {
+        for port in 0..20 {
             opens(bench, POD, 41_000 + port)?;
         }
         let (node, remote) = (example::node()[0], example::remote()[0]);
         let reply = Frame::new(remote, node, Body::Udp(53, 41_018, b"x".to_vec()));
         let inside = reply.becoming(remote, example::pod()[0], reply.body.clone());
         bench.becomes(UplinkIn, &reply, &inside)?;
-        opens(bench, OTHER_POD, 42_000)?;
-        bench.drops(UplinkOut, &query(POD, 43_000), DropReason::FlowTableFull)?;
-        for port in 1..10 {
+        for port in 0..10 {
             opens(bench, OTHER_POD, 42_000 + port)?;
         }
-        bench.drops(
-            UplinkOut,
-            &query(OTHER_POD, 42_999),
-            DropReason::FlowTableFull,
-        )?;
-        assert_eq!((bench.live(POD)?, bench.live(OTHER_POD)?), (10, 10));
+        let flows = [bench.live(POD)?, bench.live(OTHER_POD)?];
+        assert_eq!(flows, [10, 10]);
+        for port in 10..20 {
+            opens(bench, OTHER_POD, 42_000 + port)?;
+        }
+        let flows = [bench.live(POD)?, bench.live(OTHER_POD)?];
+        assert_eq!(flows, [10, 10], "it takes its own places only");
         let counters = bench.counters(POD, Direction::Egress)?;
-        assert_eq!(counters.evicted_flows, 9);
+        assert_eq!(counters.evicted_flows, 10);
         bench.becomes(UplinkIn, &reply, &inside)
+    })
+}
+
+/// Established connections of one pod fill the table, and give way to those of another one until
+/// both have about as many.
+#[test]
+fn a_full_flow_table_evicts_connections_of_the_greediest_pod() -> Result<()> {
+    on_small_bench(40, |bench| {
+        for port in 0..20 {
+            connects(bench, POD, 41_000 + port)?;
+        }
+        bench.drops(UplinkOut, &query(POD, 43_000), DropReason::FlowTableFull)?;
+        for port in 0..9 {
+            connects(bench, OTHER_POD, 42_000 + port)?;
+        }
+        assert_eq!((bench.live(POD)?, bench.live(OTHER_POD)?), (11, 9));
+        Ok(())
     })
 }
 
@@ -103,7 +164,7 @@ fn a_full_flow_table_evicts_unreplied_flows_of_the_largest_pod() -> Result<()> {
 #[test]
 fn a_syn_flood_of_one_pod_leaves_room_for_another() -> Result<()> {
     on_small_bench(4_096, |bench| {
-        let (remote, syn) = (example::remote()[0], verdict::simulator::frame::flag::SYN);
+        let (remote, syn) = (example::remote()[0], flag::SYN);
         let tcp = |pod, port| Frame::new(pod, remote, Body::Tcp(port, 443, syn, vec![]));
         bench.change(|world| {
             world.settings.flow_quota = 512;

@@ -7,7 +7,7 @@ use verdict::simulator::Place::{UplinkIn, UplinkOut};
 use verdict::simulator::example::{self, FAMILIES};
 use verdict::simulator::frame::{Body, Frame, flag};
 
-use crate::bench::{MOVED, on_bench, on_machine};
+use crate::bench::{Bench, MOVED, on_bench, on_machine};
 use crate::expect::on_small_bench;
 
 fn tcp(source: u16, destination: u16) -> Body {
@@ -381,15 +381,23 @@ fn the_source_address_on_the_next_hops_subnet_is_chosen() -> Result<()> {
 }
 
 #[test]
-fn a_full_flow_table_refuses_new_flows_and_keeps_old_ones() -> Result<()> {
+fn a_full_flow_table_refuses_new_flows_and_keeps_old_connections() -> Result<()> {
     on_small_bench(2, |bench| {
         let (pod, node, remote) = (example::pod()[0], example::node()[0], example::remote()[0]);
-        let old = Frame::new(pod, remote, udp(40_000, 53));
-        let wire = old.becoming(node, remote, udp(40_000, 53));
-        bench.becomes(UplinkOut, &old, &wire)?;
+        let segment = |flags| Body::Tcp(40_000, 443, flags, vec![]);
+        let sends = |bench: &mut Bench, flags| {
+            let old = Frame::new(pod, remote, segment(flags));
+            let wire = old.becoming(node, remote, segment(flags));
+            bench.becomes(UplinkOut, &old, &wire)
+        };
+        sends(bench, flag::SYN)?;
+        let answer = Body::Tcp(443, 40_000, flag::SYN | flag::ACK, vec![]);
+        let back = Frame::new(remote, node, answer.clone());
+        bench.becomes(UplinkIn, &back, &back.becoming(remote, pod, answer))?;
+        sends(bench, flag::ACK)?;
         let new = Frame::new(pod, remote, udp(40_001, 53));
         bench.drops(UplinkOut, &new, DropReason::FlowTableFull)?;
-        bench.becomes(UplinkOut, &old, &wire)
+        sends(bench, flag::ACK)
     })
 }
 

@@ -22,10 +22,14 @@ fn a_pod_may_have_a_quarter_of_the_flow_table() {
     }
 }
 
+/// The numbers are those of machines with `nf_conntrack_max` at its default.
 #[test]
-fn the_flow_table_has_a_400th_of_the_memory() {
+fn the_flow_table_has_places_for_the_connections_that_netfilter_would_track() {
     const GIB: u64 = 1 << 30;
     assert_eq!(flow_entries(GIB / 4), 32_768);
-    assert_eq!(flow_entries(16 * GIB), 167_772);
+    assert_eq!(flow_entries(GIB), 32_768);
+    assert_eq!(flow_entries(2 * GIB), 2 * 65_536);
+    assert_eq!(flow_entries(16 * GIB), 2 * 262_144);
+    assert_eq!(flow_entries(64 * GIB), 671_088);
     assert_eq!(flow_entries(1_024 * GIB), 2_097_152);
 }
