@@ -22,12 +22,13 @@ use crate::rungs::Count;
 use crate::{command, privilege, project};
 
 /// Binaries that run alone.
-const ALONE: [&str; 5] = [
+const ALONE: [&str; 6] = [
     "fair_shares",
     "hostport_scale",
     "nat_load",
     "scale",
     "shaping",
+    "unknown_addresses",
 ];
 
 /// How binaries are run.

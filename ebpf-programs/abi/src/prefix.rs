@@ -42,4 +42,7 @@ impl PrefixClass {
     /// Containers of other software have addresses of this prefix too: their packets leave the node
     /// as the kernel forwards them.
     pub const SHARED: u32 = 1 << 2;
+    /// Every address of the prefix that is in use is a pod's ([`crate::maps::ENDPOINTS`]) or the
+    /// node's: packets that would be forwarded to another one are dropped.
+    pub const COMPLETE: u32 = 1 << 3;
 }

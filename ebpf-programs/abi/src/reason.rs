@@ -93,7 +93,7 @@ drop_reasons! {
         at "from_pod, uplink_out",
         do "Too many flows of one protocol from one address to one destination and port. Spread \
             the load over destinations, or give networks egress addresses of their own.";
-    /// The flow table is full and no entry could be evicted.
+    /// The flow table is full, and no other pod has more flows than the one that opens this flow.
     FlowTableFull = 6, "flow-table-full",
         at "from_pod, uplink_in, uplink_out",
         do "Find the pods with most flows: `viaductctl flows --usage`. Raise \
@@ -109,12 +109,14 @@ drop_reasons! {
     NatClash = 8, "nat-clash",
         at "uplink_out",
         do "Use one pod per peer for protocols without ports (GRE, ESP).";
-    /// The packet would leave the node with a pod address that no attached pod has.
+    /// The packet has a pod address that no attached pod has: as its source where it would leave the
+    /// node, or as its destination where the node would have to resolve it on a bridge that has only
+    /// Viaduct's pods.
     UnknownPod = 9, "unknown-pod",
-        at "uplink_out",
-        do "Expected for a moment after a DEL. If it lasts, something sends with an address of \
-            the pod CIDR that Viaduct did not assign: look for pods of another plugin in the \
-            same CIDR.";
+        at "from_pod, uplink_in, uplink_out",
+        do "Expected for a moment after a DEL, and for scans of the pod CIDR. If it lasts, \
+            something uses an address of the pod CIDR that Viaduct did not assign: look for pods \
+            of another plugin in the same CIDR, and for clients of pods that are gone.";
     /// No address of the packet's family to translate to: neither the uplink nor the gateway of the
     /// pod's network has one.
     NoSourceAddress = 10, "no-source-address",
@@ -146,11 +148,12 @@ drop_reasons! {
         at "to_pod",
         do "Expected with `--hairpin-mode promiscuous-bridge`: these are the second copies of \
             hairpin packets.";
-    /// The pod has as many flows as its quota allows, and none of them could be evicted.
+    /// The pod has opened as many flows as its quota allows, or clients outside have opened as many
+    /// to it, and none of them could be evicted.
     FlowQuota = 16, "flow-quota",
         at "from_pod, uplink_in, uplink_out",
         do "See `viaductctl flows --usage`: a scan, a connection leak, or a flood against the \
-            pod's hostport. The quota is a quarter of the flow table, at least 1,024 flows; \
+            pod's hostport. Each quota is a quarter of the flow table, at least 1,024 flows; \
             raise `--flow-table-size` if the pod needs more.";
     /// The node does not have the egress address that the pod's network is configured to use.
     NoEgressAddress = 17, "no-egress-address",

@@ -14,16 +14,28 @@ use crate::outcome::Decision;
 use crate::row_cache;
 use crate::work::{Hook, HostportMatch, Transport, Work};
 
-/// Drops packets from outside with a source address of this node's pods, and martians.
+/// Drops packets from outside with a source address of this node's pods, martians, and packets to
+/// addresses that no pod has.
 #[inline(always)]
-pub(crate) fn check_outside_source<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
+pub(crate) fn check_outside_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
     if is_martian(&work.headers.tuple) {
         return Err(DropReason::Martian);
     }
     if row_cache::is_pod_address(node, work) {
         return Err(DropReason::SpoofedFromOutside);
     }
+    if row_cache::is_unassigned(node, work) && leads_to_bridge(node, work, work.interface) {
+        return Err(DropReason::UnknownPod);
+    }
     Ok(())
+}
+
+/// Returns whether the kernel would forward a packet that came in by the link `from` to a bridge of
+/// pods. Addresses of the node itself lead nowhere.
+#[inline(always)]
+fn leads_to_bridge<E: Node>(node: &mut E, work: &mut Work, from: u32) -> bool {
+    let link = node.egress_route(from, &work.headers.tuple, &mut work.hop, &mut 0);
+    link != 0 && node.network(link).is_some()
 }
 
 /// Returns whether a packet from outside has addresses that are never on a wire. With

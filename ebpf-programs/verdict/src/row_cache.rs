@@ -9,7 +9,8 @@
 //! outlives the [epoch](FlowCache::epoch_of_tables) in which it was read.
 
 use abi::{
-    Address, Endpoint, Hostport, HostportKey, Interface, Mac, SettingsFlags, Tuple, UplinkFlags,
+    Address, Endpoint, Hostport, HostportKey, Interface, Mac, PrefixClass, SettingsFlags, Tuple,
+    UplinkFlags,
 };
 
 use crate::flow_cache::FlowCache;
@@ -53,6 +54,8 @@ pub struct RowCache {
     non_local_source: Address,
     /// The last source address that was not in a pod prefix.
     non_pod: Address,
+    /// The last destination that was not an unknown address of a complete prefix.
+    known: Address,
     /// Route out of the node.
     pub(crate) egress: Route,
     /// Route back to the sender of a packet from outside.
@@ -127,6 +130,7 @@ pub(crate) fn refresh<E: Node + FlowCache>(env: &E, work: &mut Work) {
         rows.non_local = Address::ANY;
         rows.non_local_source = Address::ANY;
         rows.non_pod = Address::ANY;
+        rows.known = Address::ANY;
         rows.egress.from = NO_INTERFACE;
         rows.reverse.from = NO_INTERFACE;
         rows.egress_mtu.interface = NO_INTERFACE;
@@ -241,6 +245,22 @@ pub(crate) fn is_pod_address<E: Node>(node: &E, work: &mut Work) -> bool {
         rows.non_pod = *from;
     }
     is_pod_address
+}
+
+/// Returns whether the packet's destination is an address of a complete prefix
+/// ([`PrefixClass::COMPLETE`]) that no pod has. It may be the node's.
+#[inline(always)]
+pub(crate) fn is_unassigned<E: Node>(node: &E, work: &mut Work) -> bool {
+    let (to, rows) = (&work.headers.tuple.destination, &mut work.rows);
+    if rows.known == *to && !to.is_any() {
+        return false;
+    }
+    let is_unassigned =
+        node.prefix_class(to) & PrefixClass::COMPLETE != 0 && node.endpoint(to).is_none();
+    if !is_unassigned {
+        rows.known = *to;
+    }
+    is_unassigned
 }
 
 /// Returns the link by which the kernel would forward a packet that came in by the link `from`, or

@@ -178,11 +178,32 @@ pub(crate) fn prefix(key: PrefixKey) -> Option<Cidr> {
     Cidr::containing(ip(key.address), length)
 }
 
-pub(crate) fn class(no_masquerade: bool, pods: bool, shared: bool) -> u32 {
-    let bit = |set, bit| if set { bit } else { 0 };
-    bit(no_masquerade, PrefixClass::NO_MASQUERADE)
-        | bit(pods, PrefixClass::PODS)
-        | bit(shared, PrefixClass::SHARED)
+pub(crate) fn class(entry: &planner::Entry) -> Option<u32> {
+    let planner::Entry::Prefix {
+        no_masquerade,
+        pods,
+        shared,
+        complete,
+    } = entry
+    else {
+        return None;
+    };
+    let bit = |set: &bool, bit| if *set { bit } else { 0 };
+    Some(
+        bit(no_masquerade, PrefixClass::NO_MASQUERADE)
+            | bit(pods, PrefixClass::PODS)
+            | bit(shared, PrefixClass::SHARED)
+            | bit(complete, PrefixClass::COMPLETE),
+    )
+}
+
+pub(crate) fn prefix_entry(class: u32) -> planner::Entry {
+    planner::Entry::Prefix {
+        no_masquerade: class & PrefixClass::NO_MASQUERADE != 0,
+        pods: class & PrefixClass::PODS != 0,
+        shared: class & PrefixClass::SHARED != 0,
+        complete: class & PrefixClass::COMPLETE != 0,
+    }
 }
 
 pub(crate) fn network_entry(network: &Network) -> planner::Entry {

@@ -70,16 +70,9 @@ fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
         (EntryKey::Local(address), Entry::Local) => {
             written(tables.locals.insert(Wire(bytes::address(*address)), 1, ANY))
         }
-        (
-            EntryKey::Prefix(prefix),
-            Entry::Prefix {
-                no_masquerade,
-                pods,
-                shared,
-            },
-        ) => {
+        (EntryKey::Prefix(prefix), Entry::Prefix { .. }) => {
             let key = prefix_key(bytes::prefix_key(*prefix));
-            let class = bytes::class(*no_masquerade, *pods, *shared);
+            let class = bytes::class(entry).ok_or_else(mismatch)?;
             written(tables.prefixes.insert(&key, class, ANY))
         }
         (EntryKey::Settings, Entry::Settings(settings)) => {
@@ -219,11 +212,7 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
             prefix_len: key.prefix_len(),
             address: key.data().0,
         };
-        let entry = Entry::Prefix {
-            no_masquerade: class & abi::PrefixClass::NO_MASQUERADE != 0,
-            pods: class & abi::PrefixClass::PODS != 0,
-            shared: class & abi::PrefixClass::SHARED != 0,
-        };
+        let entry = bytes::prefix_entry(class);
         entries.extend(bytes::prefix(key).map(|prefix| (EntryKey::Prefix(prefix), entry)));
     }
     let mut settings = tables

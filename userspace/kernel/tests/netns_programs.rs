@@ -303,6 +303,7 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
                     no_masquerade: false,
                     pods: true,
                     shared: true,
+                    complete: true,
                 },
             ),
             (
@@ -311,6 +312,7 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
                     no_masquerade: true,
                     pods: false,
                     shared: false,
+                    complete: false,
                 },
             ),
             (

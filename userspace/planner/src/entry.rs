@@ -185,6 +185,8 @@ pub enum Entry {
         pods: bool,
         /// Whether containers of other software have addresses of it too.
         shared: bool,
+        /// Whether every address of it that is in use is a pod's or the node's.
+        complete: bool,
     },
     /// Node-wide settings of the datapath.
     Settings(abi::Settings),
@@ -321,6 +323,7 @@ impl fmt::Display for Entry {
                 no_masquerade,
                 pods,
                 shared,
+                complete,
             } => {
                 f.write_str(match (no_masquerade, pods) {
                     (true, true) => "pods, not masqueraded",
@@ -328,7 +331,8 @@ impl fmt::Display for Entry {
                     (false, true) => "pods",
                     (false, false) => "default",
                 })?;
-                f.write_str(if *shared { ", shared" } else { "" })
+                f.write_str(if *shared { ", shared" } else { "" })?;
+                f.write_str(if *complete { ", complete" } else { "" })
             }
             Self::Settings(settings) => write_settings(f, settings),
         }

@@ -5,6 +5,8 @@
 //! state is added before stale state is removed. Of attachments it uses only the gateways and
 //! subnets that they need.
 
+mod subnets;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -22,6 +24,8 @@ use crate::{
     XdpPrefilterMode, flow_quota,
 };
 use crate::{container_link, netfilter_table};
+
+use self::subnets::{open_subnets, pod_subnets};
 
 /// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's
 /// MASQUERADE. The datapath detects other users of these ports.
@@ -89,7 +93,8 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let containers = ContainerLinks::find(&intent.uplinks, observed, &ours, &accepted);
     let pods = pod_subnets(&accepted, records);
     let shared = containers.shared_prefixes(&pods, observed, records);
-    let mut wanted = prefixes(&pods, &shared, &intent.non_masquerade);
+    let open = open_subnets(&accepted, observed, records);
+    let mut wanted = prefixes(&pods, &open, &shared, &intent.non_masquerade);
     wanted.extend(local_entries(observed, &plan));
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
@@ -318,27 +323,6 @@ fn created(name: &IfName, step: &Step) -> Option<Link> {
         return Some(new(LinkKind::Ethernet, None, 0, &spec.alias, switching));
     }
     None
-}
-
-/// Returns the subnets that contain pods only. Networks whose gateway is not the node are left out:
-/// their subnet is shared with other hosts on the wire.
-fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<Cidr> {
-    let shared: BTreeSet<&NetworkName> = networks
-        .iter()
-        .filter(|network| !network.options.gateway)
-        .map(|network| &network.name)
-        .collect();
-    let configured = networks
-        .iter()
-        .filter(|network| network.options.gateway)
-        .flat_map(|network| network.subnets());
-    let assigned = records
-        .values()
-        .map(|record| &record.attachment)
-        .filter(|one| !shared.contains(&one.key.network))
-        .flat_map(|attachment| &attachment.addresses);
-    let live = assigned.filter_map(|assigned| assigned.address.subnet());
-    configured.chain(live).collect()
 }
 
 /// Returns entries for the node's own addresses after `plan`. Left out are IPv6 link-local

@@ -18,12 +18,15 @@ struct Class {
     no_masquerade: bool,
     pods: bool,
     shared: bool,
+    open: bool,
 }
 
-/// Returns the entries for the pods' subnets, the prefixes that containers of other software share
-/// with them, and the prefixes that are not masqueraded.
+/// Returns the entries for the pods' subnets, those of them where hosts may have addresses that the
+/// agent does not know (`open`), the prefixes that containers of other software share with them, and
+/// the prefixes that are not masqueraded.
 pub(crate) fn prefixes(
     pods: &BTreeSet<Cidr>,
+    open: &BTreeSet<Cidr>,
     shared: &BTreeSet<Cidr>,
     no_masquerade: &BTreeSet<Cidr>,
 ) -> Entries {
@@ -33,6 +36,9 @@ pub(crate) fn prefixes(
     }
     for cidr in pods {
         own.entry(*cidr).or_default().pods = true;
+    }
+    for cidr in open {
+        own.entry(*cidr).or_default().open = true;
     }
     for cidr in no_masquerade {
         own.entry(*cidr).or_default().no_masquerade = true;
@@ -50,6 +56,7 @@ pub(crate) fn prefixes(
             no_masquerade: all.no_masquerade || one.no_masquerade,
             pods: all.pods || one.pods,
             shared: all.shared || one.shared,
+            open: all.open || one.open,
         };
         covering.fold(Class::default(), merge)
     };
@@ -58,11 +65,13 @@ pub(crate) fn prefixes(
             no_masquerade,
             pods,
             shared,
+            open,
         } = merged(cidr);
         let entry = Entry::Prefix {
             no_masquerade,
             pods,
             shared,
+            complete: pods && !shared && !open,
         };
         (EntryKey::Prefix(*cidr), entry)
     };

@@ -250,14 +250,17 @@ fn node_entry() -> impl Strategy<Value = Step> {
             };
             (EntryKey::Uplink(named(name)), entry)
         }),
-        (prefix, any::<[bool; 3]>()).prop_map(|(prefix, [no_masquerade, pods, shared])| {
-            let entry = Entry::Prefix {
-                no_masquerade,
-                pods,
-                shared,
-            };
-            (EntryKey::Prefix(parse(prefix)), entry)
-        }),
+        (prefix, any::<[bool; 4]>()).prop_map(
+            |(prefix, [no_masquerade, pods, shared, complete])| {
+                let entry = Entry::Prefix {
+                    no_masquerade,
+                    pods,
+                    shared,
+                    complete,
+                };
+                (EntryKey::Prefix(parse(prefix)), entry)
+            }
+        ),
         select(&["192.0.2.10", "2001:db8::10"][..])
             .prop_map(|address| (EntryKey::Local(parse(address)), Entry::Local)),
         (0..4_u32, 0..3_u32)

@@ -210,7 +210,7 @@ fn overlaps_of_container_links_and_networks_are_listed_and_shared() {
     let entries = written(&plan);
     let prefix = |text| entries[&EntryKey::Prefix(parse(text))].to_string();
     assert_eq!(prefix("10.1.0.77/32"), "pods, shared");
-    assert_eq!(prefix("10.1.0.0/24"), "pods");
+    assert_eq!(prefix("10.1.0.0/24"), "pods, complete");
     let wide = Foreign::new("cni0", LinkKind::Bridge, &["10.1.0.1/16"]).0;
     let entries = written(&super::tests::plan(&wide));
     let whole = entries[&EntryKey::Prefix(parse("10.1.0.0/24"))].to_string();

@@ -3,6 +3,7 @@
 mod gateways;
 mod mtus;
 mod sizes;
+mod subnets;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,8 +64,8 @@ fn the_first_plan_configures_a_bare_node() {
     15. write local address 2001:db8::10: local
     16. write local address fd00:1::1: local
     17. write prefix 10.0.0.0/8: not masqueraded
-    18. write prefix 10.1.0.0/24: pods, not masqueraded
-    19. write prefix fd00:1::/64: pods
+    18. write prefix 10.1.0.0/24: pods, not masqueraded, complete
+    19. write prefix fd00:1::/64: pods, complete
     20. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64, closed
     21. write settings: masquerade ports 1024-65535, at most 1024 flows per pod, TCP idle timeout 432000 s
     22. attach uplink_in, uplink_out to eth0
@@ -245,7 +246,7 @@ fn a_bridge_gets_the_configured_egress_addresses() {
 #[test]
 fn a_prefix_of_all_ipv6_does_not_apply_to_ipv4() {
     let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
-    let prefixes = crate::prefix::prefixes(&pods, &BTreeSet::new(), &[parse("::/0")].into());
+    let prefixes = crate::prefix::prefixes(&pods, &pods, &BTreeSet::new(), &[parse("::/0")].into());
     let of = |text: &str| prefixes[&EntryKey::Prefix(parse(text))].to_string();
     assert_eq!(of("::/0"), "not masqueraded");
     assert_eq!(of("0.0.0.0/0"), "default");
@@ -256,7 +257,7 @@ fn a_prefix_of_all_ipv6_does_not_apply_to_ipv4() {
 fn a_prefix_carries_the_flags_of_all_prefixes_that_cover_it() {
     let pods = [parse("10.1.0.0/24")].into();
     let outside = [parse("10.0.0.0/8"), parse("10.1.0.128/25")].into();
-    let prefixes = crate::prefix::prefixes(&pods, &BTreeSet::new(), &outside);
+    let prefixes = crate::prefix::prefixes(&pods, &pods, &BTreeSet::new(), &outside);
     let lines: Vec<String> = prefixes
         .iter()
         .map(|(key, entry)| format!("{key}: {entry}"))
@@ -273,7 +274,8 @@ fn a_prefix_carries_the_flags_of_all_prefixes_that_cover_it() {
 #[test]
 fn the_whole_address_space_covers_every_prefix_of_its_family() {
     let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
-    let prefixes = crate::prefix::prefixes(&pods, &BTreeSet::new(), &[parse("0.0.0.0/0")].into());
+    let prefixes =
+        crate::prefix::prefixes(&pods, &pods, &BTreeSet::new(), &[parse("0.0.0.0/0")].into());
     let of = |text: &str| prefixes[&EntryKey::Prefix(parse(text))].to_string();
     assert_eq!(of("10.1.0.0/24"), "pods, not masqueraded");
     assert_eq!(of("fd00:1::/64"), "pods");
@@ -295,6 +297,7 @@ fn stale_node_entries_are_removed_and_pod_entries_kept() {
                 no_masquerade: true,
                 pods: false,
                 shared: false,
+                complete: false,
             },
         ),
     ];

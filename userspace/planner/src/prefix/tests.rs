@@ -22,12 +22,13 @@ proptest! {
     #[test]
     fn the_longest_match_has_the_bits_of_every_match(
         pods in cidrs(),
+        open in cidrs(),
         shared in cidrs(),
         no_masquerade in cidrs(),
         bits in 0..256_u32,
     ) {
         let address: IpAddr = Ipv4Addr::from_bits(0x0a00_0000 | bits << 16).into();
-        let table = prefixes(&pods, &shared, &no_masquerade);
+        let table = prefixes(&pods, &open, &shared, &no_masquerade);
         let longest = table.iter().filter_map(|(key, entry)| {
             let EntryKey::Prefix(cidr) = key else { return None };
             cidr.contains(address).then_some((cidr.prefix_len(), entry))
@@ -37,8 +38,9 @@ proptest! {
             no_masquerade: any(&no_masquerade),
             pods: any(&pods),
             shared: any(&shared),
+            complete: any(&pods) && !any(&shared) && !any(&open),
         };
-        let nothing = Entry::Prefix { no_masquerade: false, pods: false, shared: false };
+        let nothing = Entry::Prefix { no_masquerade: false, pods: false, shared: false, complete: false };
         prop_assert_eq!(longest.unwrap_or(nothing), expected);
     }
 }
