@@ -96,12 +96,21 @@ impl Scene {
 
     fn clean(self) -> Result<()> {
         // podman fails while a mount namespace that another test has made holds its shm mount.
+        let mut failures = String::new();
         until("podman removes all containers", || {
-            Ok(self.podman.call("rm --force --time 0 --all").ok())
-        })?;
+            let removed = self.podman.call("rm --force --time 0 --all");
+            Ok(removed
+                .map_err(|error| failures += &format!("{error:#}\n"))
+                .ok())
+        })
+        .with_context(|| failures.clone())?;
         // podman's cleanup process, which starts when the container ends, may execute the DEL.
         until("no attachment is left", || {
             Ok((self.agent.get("/v1/attachments")? == json!([])).then_some(()))
+        })
+        .with_context(|| {
+            let left = self.agent.ctl("list").unwrap_or_default();
+            format!("{left}\n{failures}\n{}", self.agent.log())
         })?;
         for bridge in ["cni-podman0", "cni-podman1"] {
             let _ = self.node().call(&format!("ip link delete {bridge}"));

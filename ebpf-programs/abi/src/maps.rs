@@ -6,16 +6,10 @@
 /// Maps whose layout has changed: name and the ABI version of the last change. On an upgrade from
 /// an older version, the agent migrates all other maps with their contents.
 #[cfg(not(feature = "next-layout"))]
-pub const CHANGED: [(&str, u32); 4] = [(FLOWS, 2), (LIVE, 2), (TURNS, 2), (FRAGMENTS, 2)];
+pub const CHANGED: [(&str, u32); 2] = [(FLOWS, 2), (FRAGMENTS, 2)];
 /// Maps whose layout has changed: here [`EGRESS`], which the feature `next-layout` changes.
 #[cfg(feature = "next-layout")]
-pub const CHANGED: [(&str, u32); 5] = [
-    (FRAGMENTS, 2),
-    (FLOWS, 2),
-    (LIVE, 2),
-    (TURNS, 2),
-    (EGRESS, crate::ABI_VERSION),
-];
+pub const CHANGED: [(&str, u32); 3] = [(FLOWS, 2), (FRAGMENTS, 2), (EGRESS, crate::ABI_VERSION)];
 
 /// Flow table: hash, [`crate::Tuple`] → [`crate::Flow`], preallocated, never LRU: live flows are
 /// not evicted.
