@@ -280,6 +280,69 @@ fn tuning_restores_what_the_other_implementation_has_changed() -> Result<()> {
     restored([PluginSource::Ours, PluginSource::Reference])
 }
 
+/// Creates the interface of a pod with a plugin of the reference.
+fn made_by_reference(settings: Value) -> Chain {
+    let mut settings = settings;
+    settings["ipam"] = json!({
+        "type": "host-local", "ranges": [[{ "subnet": "10.7.0.0/24" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }],
+    });
+    Chain::new("1.0.0", "foreign").with(PluginSource::Reference, settings)
+}
+
+/// behaviour R16: the list of the reference's own integration test, with less than 1 kbit/s.
+#[test]
+fn a_limit_below_1_kbit_is_accepted_after_the_reference_ptp() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let limits = json!({
+        "ingressRate": 800, "ingressBurst": 200, "egressRate": 800, "egressBurst": 200,
+    });
+    let list = made_by_reference(json!({ "type": "ptp", "ipMasq": true }))
+        .with(
+            PluginSource::Ours,
+            json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } }),
+        )
+        .with_capability("bandwidth", limits);
+    let pod = sandbox.machine("pod")?;
+    let result = list.add(&sandbox.node, &pod)?;
+    let shown = agent.get("/v1/attachments")?;
+    for direction in ["ingress", "egress"] {
+        assert_eq!(shown[0]["bandwidth"][direction]["rate"], 800, "{shown}");
+    }
+    ping(&pod, WORLD[0], 1)?;
+    list.check(&sandbox.node, &pod, &result)?;
+    list.del(&sandbox.node, &pod, &result)?;
+    assert_eq!(agent.get("/v1/attachments")?, json!([]));
+    Ok(())
+}
+
+/// behaviour R13: the pod's side is that of the plugin that made it, which may not be done with it.
+#[test]
+fn a_chained_plugin_adopts_an_interface_that_is_still_down() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let node = &sandbox.node;
+    let made = made_by_reference(json!({ "type": "bridge", "bridge": "br7", "isGateway": true }));
+    let portmap = json!({ "type": "portmap", "capabilities": { "portMappings": true } });
+    let chained = Chain::new("1.0.0", "foreign")
+        .with(PluginSource::Ours, portmap)
+        .with_capability("portMappings", ports());
+    let pod = sandbox.machine("pod")?;
+    let result = made.add(node, &pod)?;
+    pod.call("ip link set eth0 down")?;
+    pod.call("ip address flush dev eth0")?;
+    chained.add_after(&result, node, &pod)?;
+    let address = result["ips"][0]["address"].as_str().context("no address")?;
+    pod.call(&format!("ip address add {address} dev eth0"))?;
+    pod.call("ip link set eth0 up")?;
+    pod.call("ip route add default via 10.7.0.1")?;
+    let _echo = Echo::start(&pod, 80)?;
+    tcp_source(&sandbox.world, 0, SocketAddr::new(NODE[0], 8080))?;
+    chained.check(node, &pod, &result)?;
+    chained.del(node, &pod, &result)?;
+    assert_eq!(agent.get("/v1/attachments")?, json!([]));
+    made.del(node, &pod, &result)
+}
+
 /// Returns whether this kernel has bridge VLAN filtering.
 fn can_filter_vlans(node: &Machine) -> Result<bool> {
     let words = [

@@ -415,10 +415,6 @@ fn an_invalid_limit_fails_the_add_and_leaves_nothing() -> Result<()> {
         ),
         (json!({"egressRate": -5, "egressBurst": 1}), "negative"),
         (
-            json!({"egressRate": 100, "egressBurst": 1}),
-            "unreasonably small",
-        ),
-        (
             json!({"shapedSubnets": ["10.0.0.0/8"], "unshapedSubnets": ["10.0.0.0/9"]}),
             "cannot be both specified",
         ),

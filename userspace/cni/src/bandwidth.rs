@@ -1,6 +1,6 @@
 //! Parser of a pod's bandwidth limits: keys of the bandwidth plugin, and pod annotations.
 //!
-//! Behaviour R16 covers the plugin's keys. The annotations
+//! Behaviour R16 covers the plugin's keys, whose rates have no bounds. The annotations
 //! `kubernetes.io/{ingress,egress}-bandwidth` have Kubernetes' Quantity grammar, and kubenet's
 //! bounds and error texts (behaviour K28).
 //!
@@ -28,6 +28,8 @@ const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 const LEAST: u64 = 1_000;
 /// Bits per second: kubenet's upper bound, 1P.
 const MOST: u64 = 1_000_000_000_000_000;
+/// Bits per second: the plugin's keys have no bounds, and a limit above this one never applies.
+const MOST_ENFORCED: NonZeroU64 = NonZeroU64::new(MOST).unwrap();
 /// Bytes: bursts from this on are refused, as by the bandwidth plugin.
 const TOO_LARGE: u64 = u32::MAX as u64;
 /// Bits: containerd's burst for limits without a configured one. With this or a larger one (CRI-O's
@@ -152,8 +154,7 @@ fn entry(source: &Object<'_>) -> Result<Option<RequestedLimits>, Error> {
 /// Parses one direction; the boolean is true if its burst is a placeholder. Error texts are the
 /// bandwidth plugin's.
 fn limit(source: &Object<'_>, rate: &str, burst: &str) -> Result<(Option<Limit>, bool), Error> {
-    let path = source.path_of(rate);
-    let invalid = |why: &str| Error::invalid_config(format!("{path}: {why}"));
+    let invalid = |why: &str| Error::invalid_config(why);
     let rate = non_negative(source, rate)?;
     let burst = non_negative(source, burst)?;
     let rate = match (NonZeroU64::new(rate), burst) {
@@ -165,9 +166,9 @@ fn limit(source: &Object<'_>, rate: &str, burst: &str) -> Result<(Option<Limit>,
     if burst / 8 >= TOO_LARGE {
         return Err(invalid("burst cannot be more than 4GB"));
     }
-    within_bounds(rate.get()).map_err(|why| invalid(&why))?;
     let is_placeholder = burst >= PLACEHOLDER;
     let burst = NonZeroU64::new(burst).filter(|_| !is_placeholder);
+    let rate = rate.min(MOST_ENFORCED);
     Ok((Some(Limit { rate, burst }), is_placeholder))
 }
 
@@ -208,17 +209,13 @@ fn annotated(runtime: &Object<'_>) -> Result<RequestedLimits, Error> {
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     let value = quantity(text)
         .ok_or_else(|| format!("{text:?} is not a quantity, such as 10M, 512Ki or 1.5e6"))?;
-    within_bounds(value).map(|()| value)
-}
-
-fn within_bounds(rate: u64) -> Result<(), String> {
-    if rate < LEAST {
+    if value < LEAST {
         return Err("resource is unreasonably small (< 1kbit)".to_owned());
     }
-    if rate > MOST {
+    if value > MOST {
         return Err("resource is unreasonably large (> 1Pbit)".to_owned());
     }
-    Ok(())
+    Ok(value)
 }
 
 /// Returns the value of a quantity, rounded up: 0 for negative ones, [`u64::MAX`] for larger ones.

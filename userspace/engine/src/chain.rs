@@ -155,7 +155,8 @@ impl<K: Kernel> Engine<K> {
         self.store.put(&record)?;
         let mut transaction = Transaction::default();
         let made = transaction.apply(&mut self.kernel, &plan);
-        if let Err(error) = made.and_then(|()| self.verify(&record.attachment)) {
+        // The pod's side is the other plugin's: as for the reference plugins, it may be down still.
+        if let Err(error) = made.and_then(|()| self.verify_host(&record.attachment)) {
             self.undo_add(key, network_before.as_ref(), transaction);
             return Err(error);
         }

@@ -33,7 +33,7 @@ fn passes(bucket: &SharedBucket, limit: &Limit, now: u64, bytes: u32, hash: u32)
 
 fn rates() -> impl Strategy<Value = u64> {
     prop_oneof![
-        Just(1_000),
+        1_u64..=1_000,
         Just(1_000_000_000_000_000),
         (3_u32..=14, 1_u64..10).prop_map(|(exponent, digit)| digit * 10_u64.pow(exponent)),
     ]
