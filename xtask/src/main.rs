@@ -30,6 +30,7 @@ mod setup;
 mod side_by_side;
 mod soak;
 mod style;
+mod suites;
 mod test;
 mod tidy;
 mod vagrant;
@@ -63,6 +64,8 @@ enum Verb {
     /// Measure Viaduct and the reference plugins beside Docker, firewalld, ufw, kube-proxy and
     /// podman
     Compatibility(compatibility::Args),
+    /// Run the tests of the reference plugins with the reference's plugins and with Viaduct's
+    Suites(suites::Args),
     /// Load every BPF program and compare the verifier's instruction counts with the committed
     /// table
     Verify(verify::Args),
@@ -97,6 +100,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Demo(args) => demo::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Compatibility(args) => compatibility::run(&args),
+        Verb::Suites(args) => suites::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Vm(args) => vm::run(&args),
         Verb::VagrantCheck(args) => vagrant::run(&args),
