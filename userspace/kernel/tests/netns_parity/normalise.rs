@@ -49,6 +49,8 @@ impl Names {
             link.addresses.sort();
         }
         seen.routes = self.routes(seen.routes);
+        // An entry of an earlier script's packet stays in connection tracking until its timeout.
+        seen.conntrack_entries = 0;
         if let Some(pod) = &mut seen.pod {
             pod.peer = pod.peer.map(|index| self.index(index));
         }
