@@ -121,6 +121,42 @@ impl Scene {
     }
 }
 
+/// Requests of a client and their answers, all as fragments.
+struct Exchange<'a> {
+    client: &'a Machine,
+    /// The client's own address, and the one that the server sees.
+    from: IpAddr,
+    seen: IpAddr,
+    /// Address of the requests.
+    to: SocketAddr,
+    server: &'a Machine,
+    /// Address of the server's socket.
+    inside: SocketAddr,
+    /// Source port of the first request; the following ones have the following ports.
+    port: u16,
+}
+
+impl Exchange<'_> {
+    /// Asserts that requests and answers arrive in every order of their fragments.
+    fn arrives_in_any_order(&self) -> Result<()> {
+        let requests = sink(self.server, self.inside)?;
+        for (index, order) in ORDERS.into_iter().enumerate() {
+            let port = self.port + u16::try_from(index)?;
+            let id = u32::from(port);
+            let client = SocketAddr::new(self.from, port);
+            let seen = SocketAddr::new(self.seen, port);
+            let answers = sink(self.client, client)?;
+            let request = datagram(client, self.to, letter(index));
+            send(self.client, &request, self.to.ip(), id, order)?;
+            assert_eq!(arrival(&requests)?, (seen, letter(index)), "{order:?}");
+            let answer = datagram(self.inside, seen, letter(index));
+            send(self.server, &answer, self.seen, id, order)?;
+            assert_eq!(arrival(&answers)?, (self.to, letter(index)), "{order:?}");
+        }
+        Ok(())
+    }
+}
+
 /// Runs a test with the fast path on, and with the fast path off.
 fn on_both_paths(test: impl Fn(&Scene) -> Result<()>) -> Result<()> {
     test(&Scene::new(&[])?).context("with the fast path")?;
@@ -132,21 +168,16 @@ fn fragments_of_a_pod_reach_the_world_in_any_order_and_so_do_replies() -> Result
     on_both_paths(|scene| {
         for (node, world) in NODE.into_iter().zip(WORLD) {
             let server = SocketAddr::new(world, 7000);
-            let sink = sink(&scene.sandbox.world, server)?;
-            let own = scene.client.address(world)?;
-            for (index, order) in ORDERS.into_iter().enumerate() {
-                let port = 41_000 + u16::try_from(index)?;
-                let id = u32::from(port);
-                let from = SocketAddr::new(own, port);
-                let reader = self::sink(&scene.client.machine, from)?;
-                let out = datagram(from, server, letter(index));
-                send(&scene.client.machine, &out, world, id, order)?;
-                let seen = SocketAddr::new(node, port);
-                assert_eq!(arrival(&sink)?, (seen, letter(index)), "{order:?}");
-                let back = datagram(server, seen, letter(index));
-                send(&scene.sandbox.world, &back, node, id, order)?;
-                assert_eq!(arrival(&reader)?, (server, letter(index)), "{order:?}");
-            }
+            let exchange = Exchange {
+                client: &scene.client.machine,
+                from: scene.client.address(world)?,
+                seen: node,
+                to: server,
+                server: &scene.sandbox.world,
+                inside: server,
+                port: 41_000,
+            };
+            exchange.arrives_in_any_order()?;
         }
         assert_eq!(scene.drops("fragment-without-first")?, 0);
         Ok(())
@@ -157,21 +188,16 @@ fn fragments_of_a_pod_reach_the_world_in_any_order_and_so_do_replies() -> Result
 fn fragments_reach_a_hostport_in_any_order_and_so_do_replies() -> Result<()> {
     on_both_paths(|scene| {
         for (node, world) in NODE.into_iter().zip(WORLD) {
-            let hostport = SocketAddr::new(node, HOSTPORT.host);
-            let inside = SocketAddr::new(scene.server.address(world)?, 53);
-            let sink = sink(&scene.server.machine, inside)?;
-            for (index, order) in ORDERS.into_iter().enumerate() {
-                let port = 42_000 + u16::try_from(index)?;
-                let id = u32::from(port);
-                let client = SocketAddr::new(world, port);
-                let reader = self::sink(&scene.sandbox.world, client)?;
-                let request = datagram(client, hostport, letter(index));
-                send(&scene.sandbox.world, &request, node, id, order)?;
-                assert_eq!(arrival(&sink)?, (client, letter(index)), "{order:?}");
-                let answer = datagram(inside, client, letter(index));
-                send(&scene.server.machine, &answer, world, id, order)?;
-                assert_eq!(arrival(&reader)?, (hostport, letter(index)), "{order:?}");
-            }
+            let exchange = Exchange {
+                client: &scene.sandbox.world,
+                from: world,
+                seen: world,
+                to: SocketAddr::new(node, HOSTPORT.host),
+                server: &scene.server.machine,
+                inside: SocketAddr::new(scene.server.address(world)?, 53),
+                port: 42_000,
+            };
+            exchange.arrives_in_any_order()?;
         }
         Ok(())
     })
@@ -181,21 +207,17 @@ fn fragments_reach_a_hostport_in_any_order_and_so_do_replies() -> Result<()> {
 fn fragments_of_a_pod_reach_a_hostport_of_the_node_in_any_order_and_so_do_replies() -> Result<()> {
     on_both_paths(|scene| {
         for (node, world) in NODE.into_iter().zip(WORLD) {
-            let hostport = SocketAddr::new(node, HOSTPORT.host);
-            let inside = SocketAddr::new(scene.server.address(world)?, 53);
-            let sink = sink(&scene.server.machine, inside)?;
-            for (index, order) in ORDERS.into_iter().enumerate() {
-                let port = 43_000 + u16::try_from(index)?;
-                let id = u32::from(port);
-                let client = SocketAddr::new(scene.client.address(world)?, port);
-                let reader = self::sink(&scene.client.machine, client)?;
-                let request = datagram(client, hostport, letter(index));
-                send(&scene.client.machine, &request, node, id, order)?;
-                assert_eq!(arrival(&sink)?, (client, letter(index)), "{order:?}");
-                let answer = datagram(inside, client, letter(index));
-                send(&scene.server.machine, &answer, client.ip(), id, order)?;
-                assert_eq!(arrival(&reader)?, (hostport, letter(index)), "{order:?}");
-            }
+            let client = scene.client.address(world)?;
+            let exchange = Exchange {
+                client: &scene.client.machine,
+                from: client,
+                seen: client,
+                to: SocketAddr::new(node, HOSTPORT.host),
+                server: &scene.server.machine,
+                inside: SocketAddr::new(scene.server.address(world)?, 53),
+                port: 43_000,
+            };
+            exchange.arrives_in_any_order()?;
         }
         Ok(())
     })
@@ -209,19 +231,16 @@ fn fragments_to_a_pods_own_address_arrive_in_any_order_and_so_do_replies() -> Re
             let family = if world.is_ipv4() { "-4" } else { "-6" };
             let route = format!("ip {family} route add {} via {node}", inside.ip());
             scene.sandbox.world.call(&route)?;
-            let sink = sink(&scene.server.machine, inside)?;
-            for (index, order) in ORDERS.into_iter().enumerate() {
-                let port = 44_000 + u16::try_from(index)?;
-                let id = u32::from(port);
-                let client = SocketAddr::new(world, port);
-                let reader = self::sink(&scene.sandbox.world, client)?;
-                let request = datagram(client, inside, letter(index));
-                send(&scene.sandbox.world, &request, inside.ip(), id, order)?;
-                assert_eq!(arrival(&sink)?, (client, letter(index)), "{order:?}");
-                let answer = datagram(inside, client, letter(index));
-                send(&scene.server.machine, &answer, world, id, order)?;
-                assert_eq!(arrival(&reader)?, (inside, letter(index)), "{order:?}");
-            }
+            let exchange = Exchange {
+                client: &scene.sandbox.world,
+                from: world,
+                seen: world,
+                to: inside,
+                server: &scene.server.machine,
+                inside,
+                port: 44_000,
+            };
+            exchange.arrives_in_any_order()?;
         }
         Ok(())
     })

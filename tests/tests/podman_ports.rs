@@ -96,12 +96,21 @@ impl Scene {
 
     fn clean(self) -> Result<()> {
         // podman fails while a mount namespace that another test has made holds its shm mount.
+        let mut failures = String::new();
         until("podman removes all containers", || {
-            Ok(self.podman.call("rm --force --time 0 --all").ok())
-        })?;
+            let removed = self.podman.call("rm --force --time 0 --all");
+            Ok(removed
+                .map_err(|error| failures += &format!("{error:#}\n"))
+                .ok())
+        })
+        .with_context(|| failures.clone())?;
         // podman's cleanup process, which starts when the container ends, may execute the DEL.
         until("no attachment is left", || {
             Ok((self.agent.get("/v1/attachments")? == json!([])).then_some(()))
+        })
+        .with_context(|| {
+            let left = self.agent.ctl("list").unwrap_or_default();
+            format!("{left}\n{failures}\n{}", self.agent.log())
         })?;
         for bridge in ["cni-podman0", "cni-podman1"] {
             let _ = self.node().call(&format!("ip link delete {bridge}"));
@@ -182,7 +191,8 @@ fn the_agent_takes_a_port_again_when_the_sockets_of_podman_are_gone() -> Result<
     scene.clean()
 }
 
-/// With a user namespace, podman binds the ports before the ADD.
+/// With a user namespace, podman binds the ports before the ADD. The test does not wait for the DEL:
+/// podman 4.3.1 sometimes removes such a container without one, with the reference plugins too.
 #[test]
 fn podman_may_bind_its_ports_before_the_add() -> Result<()> {
     let scene = Scene::new()?;
@@ -191,7 +201,7 @@ fn podman_may_bind_its_ports_before_the_add() -> Result<()> {
         .run("web", "--publish 8080:80 --uidmap 0:100000:65536")?;
     serves(&scene.sandbox, 8080, &BOTH)?;
     scene.is_held_by(8080, "runtime")?;
-    scene.clean()
+    Ok(())
 }
 
 #[test]

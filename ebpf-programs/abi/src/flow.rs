@@ -87,8 +87,22 @@ impl FlowFlags {
     /// its source port was changed, because a pod's flow uses it; else it only reserves the port.
     pub const NODE: u32 = 1 << 7;
 
-    /// Number of bits below the flow's account: see [`Flow::account`].
-    pub const ACCOUNT_SHIFT: u32 = 16;
+    /// Number of bits below the account.
+    const ACCOUNT_SHIFT: u32 = 16;
+
+    /// Returns the bits of a flow that counts for an account.
+    #[inline(always)]
+    pub const fn of_account(account: u32) -> u32 {
+        (account + 1) << Self::ACCOUNT_SHIFT
+    }
+
+    /// Returns the account that a flow with these flags counts for, an index of
+    /// [`crate::maps::LIVE`]; `None` for a flow that was made by ABI version 1, which is not
+    /// counted.
+    #[inline(always)]
+    pub const fn account(flags: u32) -> Option<u32> {
+        (flags >> Self::ACCOUNT_SHIFT).checked_sub(1)
+    }
 }
 
 /// Bits of [`Flow::seen`]: packets that the entry's direction has had.
@@ -169,22 +183,16 @@ pub struct Flow {
 }
 
 const _: () = assert!(size_of::<Flow>() == 96);
-const _: () = assert!(crate::maps::LIVE_CAPACITY <= 1 << 16);
+const _: () = assert!(crate::maps::LIVE_CAPACITY < 1 << 16);
 
 impl Flow {
-    /// Returns the account that the flow counts for, an index of [`crate::maps::LIVE`].
+    /// Returns the account of the flow, an index of [`crate::maps::LIVE`]. That of a flow which is
+    /// not counted is the slot of its pod.
     #[inline(always)]
     pub const fn account(&self) -> u32 {
-        Self::account_of(self.flags, self.pod)
-    }
-
-    /// Returns the account of a flow with these [`Flow::flags`] and this [`Flow::pod`]: the number
-    /// above [`FlowFlags::ACCOUNT_SHIFT`], or the pod's slot where that is 0.
-    #[inline(always)]
-    pub const fn account_of(flags: u32, pod: u32) -> u32 {
-        match flags >> FlowFlags::ACCOUNT_SHIFT {
-            0 => pod,
-            account => account,
+        match FlowFlags::account(self.flags) {
+            Some(account) => account,
+            None => self.pod,
         }
     }
 }

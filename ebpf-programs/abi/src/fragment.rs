@@ -115,9 +115,10 @@ pub struct Datagram {
     pub flags: u32,
     /// Length of the payload in units of 8 bytes, rounded up; 0 until the last fragment was seen.
     pub units: u32,
-    /// How many of the ranges are used.
+    /// How many of the ranges have been used.
     pub used: u32,
-    /// Ranges of the payload that were seen; neither overlapping nor adjacent, in no order.
+    /// Ranges of the payload that were seen; neither overlapping nor adjacent, in no order. Those
+    /// that were joined to others are empty.
     pub ranges: [FragmentRange; RANGES],
 }
 

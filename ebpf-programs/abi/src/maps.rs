@@ -6,14 +6,13 @@
 /// Maps whose layout has changed: name and the ABI version of the last change. On an upgrade from
 /// an older version, the agent migrates all other maps with their contents.
 #[cfg(not(feature = "next-layout"))]
-pub const CHANGED: [(&str, u32); 4] = [(FLOWS, 2), (LIVE, 2), (TURNS, 2), (FRAGMENTS, 2)];
+pub const CHANGED: [(&str, u32); 3] = [(FLOWS, 2), (LIVE, 2), (FRAGMENTS, 2)];
 /// Maps whose layout has changed: here [`EGRESS`], which the feature `next-layout` changes.
 #[cfg(feature = "next-layout")]
-pub const CHANGED: [(&str, u32); 5] = [
-    (FRAGMENTS, 2),
+pub const CHANGED: [(&str, u32); 4] = [
     (FLOWS, 2),
     (LIVE, 2),
-    (TURNS, 2),
+    (FRAGMENTS, 2),
     (EGRESS, crate::ABI_VERSION),
 ];
 

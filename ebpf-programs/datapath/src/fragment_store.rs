@@ -4,6 +4,8 @@
 //! it into the packet that releases it, of which the kernel then sends a copy through the hook's
 //! interface again.
 
+use core::hint::black_box;
+
 use abi::{Datagram, DatagramRing, FragmentKey, HELD_PART, HELD_PARTS, HeldHeader, HeldKey, RING};
 use aya_ebpf::bindings::{BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM, BPF_NOEXIST};
 use aya_ebpf::helpers;
@@ -210,7 +212,11 @@ fn size_of_part(length: u32, part: u32) -> Option<u32> {
         return None;
     }
     let rest = length - offset;
-    Some(if rest > PART { PART } else { rest })
+    let size = if rest > PART { PART } else { rest };
+    // Linux 6.1 does not see that it is not 0: it forgets the bounds of `length` in the difference,
+    // and learns none from a comparison with 0.
+    let below = black_box(size - 1);
+    Some(if below < PART { below } else { PART - 1 } + 1)
 }
 
 /// Returns the ring of a share, and makes one if there is none.

@@ -180,15 +180,17 @@ impl Node for Kernel {
             return;
         };
         // SAFETY: as above.
-        let (flags, pod) = unsafe { ((*entry).flags, (*entry).pod) };
+        let flags = unsafe { (*entry).flags };
         // If several CPUs remove an entry, one succeeds: only that one starts an epoch and releases
         // the flow.
         if maps::FLOWS.remove(key).is_err() {
             return;
         }
         self.start_epoch(verdict::flow_cache::shard(key));
-        if flags & FlowFlags::ORIGINAL != 0 {
-            self.release_flow(Flow::account_of(flags, pod));
+        if flags & FlowFlags::ORIGINAL != 0
+            && let Some(account) = FlowFlags::account(flags)
+        {
+            self.release_flow(account);
         }
     }
 
@@ -211,7 +213,7 @@ impl Node for Kernel {
 
     #[inline(always)]
     fn live_flows(&self, account: u32) -> i64 {
-        match maps::LIVE.get_ptr(account) {
+        match maps::LIVE.get_ptr_mut(account) {
             // SAFETY: a map's value, aligned.
             Some(live) => unsafe { ptr::read_volatile(live) }.cast_signed(),
             None => 0,

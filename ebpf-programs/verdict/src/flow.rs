@@ -66,7 +66,7 @@ impl Pair {
 
 #[inline(always)]
 fn fill(flow: &mut Flow, terms: &Terms, flags: u32) {
-    flow.flags = flags | terms.account << FlowFlags::ACCOUNT_SHIFT;
+    flow.flags = flags | FlowFlags::of_account(terms.account);
     flow.seen = 0;
     flow.created = terms.now;
     flow.last_seen = terms.now;

@@ -20,13 +20,13 @@ pub(crate) fn on_small_bench(
 }
 
 impl Bench {
-    /// Returns the number of a pod's flows; object and simulator must agree.
-    pub(crate) fn live(&mut self, pod: u32) -> Result<i64> {
-        let live: u64 = self.object.get::<8, _>(maps::LIVE, pod)?;
-        let simulated = self.simulator.world.live.get(&pod).copied();
+    /// Returns the number of an account's flows; object and simulator must agree.
+    pub(crate) fn live(&mut self, account: u32) -> Result<i64> {
+        let live: u64 = self.object.get::<8, _>(maps::LIVE, account)?;
+        let simulated = self.simulator.world.live.get(&account).copied();
         ensure!(
             live.cast_signed() == simulated.unwrap_or(0),
-            "pod {pod} has {live} flows, in the simulator {simulated:?}"
+            "account {account} has {live} flows, in the simulator {simulated:?}"
         );
         Ok(live.cast_signed())
     }

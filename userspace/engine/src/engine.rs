@@ -98,7 +98,8 @@ impl<K: Kernel> Engine<K> {
     /// Returns an engine that has reconciled all records with the kernel (behaviour A5); `now` is
     /// in seconds since 1970.
     ///
-    /// Repairs that failed are in its status. Fails if the node cannot be observed.
+    /// Repairs that failed are in its status. Fails if the node cannot be observed, or if the tables
+    /// of an older version cannot be migrated.
     pub fn start(
         kernel: K,
         store: Store,
@@ -110,6 +111,7 @@ impl<K: Kernel> Engine<K> {
         engine.discard_previous_boot()?;
         engine.apply_hairpin_mode()?;
         engine.reconcile_at_start(now)?;
+        engine.kernel.finish_migration()?;
         Ok(engine)
     }
 

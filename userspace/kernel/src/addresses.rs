@@ -8,7 +8,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use model::{IfName, InterfaceAddress, Mac};
+use model::{IfName, InterfaceAddress};
 use nix::errno::Errno;
 use rtnetlink::AddressMessageBuilder;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -126,19 +126,12 @@ pub(crate) fn new_message(index: u32, address: InterfaceAddress, is_sure: bool) 
 }
 
 /// Returns the link-local address that the kernel would generate for a link; `None` where it
-/// generates another, or none (RFC 4291, appendix A; `ipv6_generate_eui64` in
-/// `net/ipv6/addrconf.c`).
+/// generates another, or none.
 pub(crate) fn link_local(link: &LinkMessage) -> Option<InterfaceAddress> {
     let made = AfSpecInet6::AddrGenMode(In6AddrGenMode::Eui64);
     let is_made = of_ipv6(link).any(|known| *known == made);
-    let Mac(mac) = links::link(link).mac.filter(|_| is_made)?;
-    let mut interface = [mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, 0, 0, 0];
-    interface[5..].copy_from_slice(&mac[3..]);
-    let bits = 0xfe80_u128 << 112 | u128::from(u64::from_be_bytes(interface));
-    Some(InterfaceAddress {
-        address: Ipv6Addr::from_bits(bits).into(),
-        prefix_len: 64,
-    })
+    let mac = links::link(link).mac.filter(|_| is_made)?;
+    Some(mac.link_local())
 }
 
 /// Returns the IPv6 attributes of a link; empty where it has no IPv6.

@@ -60,7 +60,7 @@ pub struct Host {
     /// Ethernet addresses that were set, by interface index.
     pub(crate) set_macs: BTreeMap<u32, Mac>,
     /// Holds the lock of the pins.
-    _pins: Pins,
+    pins: Pins,
 }
 
 impl Host {
@@ -75,7 +75,7 @@ impl Host {
         let object = std::fs::read(object)
             .attempt(|| format!("read the BPF object {}", object.display()))?;
         let mut netlink = Netlink::open().attempt(|| "open a netlink socket".to_owned())?;
-        let pins = Pins::open(bpffs)?;
+        let mut pins = Pins::open(bpffs)?;
         crash::point_at("make-pins");
         pins.verify()?;
         // Probes come before the programs are loaded: the loader writes their results into the
@@ -92,7 +92,9 @@ impl Host {
         let cookie = raw::netns_cookie()
             .attempt(|| "read the cookie of the network namespace".to_owned())?;
         let names = Names::open().attempt(|| "open a socket for interface names".to_owned())?;
-        let tables = Tables::take(programs.object(), cookie, names)?;
+        let mut tables = Tables::take(programs.object(), cookie, names)?;
+        (pins.copy_older_flows(&mut tables))
+            .attempt(|| "copy the flows of an older version".to_owned())?;
         crash::point_at("adopt-tables");
         let reservations =
             PortReservationSockets::new().attempt(|| "raise the limit of open files".to_owned())?;
@@ -113,7 +115,7 @@ impl Host {
             probed,
             filters: FilterTables::default(),
             set_macs: BTreeMap::new(),
-            _pins: pins,
+            pins,
         })
     }
 
@@ -137,6 +139,11 @@ impl Kernel for Host {
         tracing::trace!(?step, "execute");
         let _at = crash::step(step);
         Ok(execute::execute(self, step)?)
+    }
+
+    fn finish_migration(&mut self) -> Result<(), ObserveError> {
+        let finished = self.pins.finish_migration(&mut self.tables);
+        Ok(finished.attempt(|| "finish the migration of an older version's tables".to_owned())?)
     }
 
     fn measure(&mut self) -> Result<Measured, ObserveError> {

@@ -43,6 +43,7 @@ mod netns;
 mod nftables;
 mod node_checks;
 mod observe;
+mod older_flows;
 mod pin_migration;
 mod pinned;
 mod pins;
@@ -89,6 +90,13 @@ pub trait Kernel {
     /// Executes one step. Idempotent: a step that has already been executed succeeds and changes
     /// nothing.
     fn execute(&mut self, step: &Step) -> Result<(), StepError>;
+
+    /// Ends the takeover from an agent of an older ABI version: copies what its programs have
+    /// written until they were replaced, and removes its pins. Called when all programs are
+    /// replaced.
+    fn finish_migration(&mut self) -> Result<(), ObserveError> {
+        Ok(())
+    }
 
     /// Reads the counters of all pods, the drop counters and the number of flow entries.
     fn measure(&mut self) -> Result<Measured, ObserveError>;

@@ -2,8 +2,9 @@
 //!
 //! Links are moved first, with the programs that they have until each is updated in place: no
 //! packet passes without a program. Maps whose layout is unchanged are moved with their contents;
-//! the others are created anew and filled from records. The rest of the old directory is removed
-//! last, so that another agent can continue a migration that was interrupted.
+//! the others are created anew and filled from records, or, as the flow table, copied (see
+//! [`OlderFlows`]). The rest of the old directory is removed last, so that another agent can continue
+//! a migration that was interrupted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,6 +14,7 @@ use std::path::Path;
 use abi::{ABI_VERSION, maps};
 
 use crate::error::{Attempt as _, OpenError};
+use crate::older_flows::OlderFlows;
 
 /// Fails with [`OpenError::Newer`] where a newer agent has pins below `bpffs`.
 pub(crate) fn refuse_newer(bpffs: &Path) -> Result<(), OpenError> {
@@ -28,8 +30,9 @@ pub(crate) fn refuse_newer(bpffs: &Path) -> Result<(), OpenError> {
 }
 
 /// Migrates the pins of older agents below `bpffs` into the directories of our version, which must
-/// exist.
-pub(crate) fn migrate_older(bpffs: &Path) -> Result<(), OpenError> {
+/// exist. Returns the flow table of the newest one, where its flows are to be copied.
+pub(crate) fn migrate_older(bpffs: &Path) -> Result<Option<OlderFlows>, OpenError> {
+    let mut flows = None;
     let older = versions(bpffs)?.into_iter().rev();
     for older in older.filter(|version| *version < ABI_VERSION) {
         let call = || {
@@ -38,10 +41,15 @@ pub(crate) fn migrate_older(bpffs: &Path) -> Result<(), OpenError> {
                 bpffs.join(directory(older)).display()
             )
         };
-        migrate(bpffs, older).attempt(call)?;
+        let found = migrate(bpffs, older).attempt(call)?;
         tracing::info!(older, "migrated the pins of an older ABI version");
+        match (found, &flows) {
+            (Some(found), None) => flows = Some(found),
+            (Some(found), Some(_)) => found.remove().attempt(call)?,
+            (None, _) => {}
+        }
     }
-    Ok(())
+    Ok(flows)
 }
 
 /// Returns the name of a version's directory.
@@ -61,7 +69,8 @@ fn versions(bpffs: &Path) -> Result<BTreeSet<u32>, OpenError> {
     Ok(found)
 }
 
-fn migrate(bpffs: &Path, older: u32) -> io::Result<()> {
+/// Migrates the pins of one version. Its directory stays where it has a flow table to be copied.
+fn migrate(bpffs: &Path, older: u32) -> io::Result<Option<OlderFlows>> {
     let (from, to) = (
         bpffs.join(directory(older)),
         bpffs.join(directory(ABI_VERSION)),
@@ -70,9 +79,14 @@ fn migrate(bpffs: &Path, older: u32) -> io::Result<()> {
     move_missing(&from.join("maps"), &to.join("maps"), |name| {
         changed_in(name) <= older
     })?;
+    if changed_in(maps::FLOWS) > older
+        && let Some(flows) = OlderFlows::open(&from)?
+    {
+        return Ok(Some(flows));
+    }
     fs::remove_dir_all(from)?;
     crash::point_at("remove-old-pins");
-    Ok(())
+    Ok(None)
 }
 
 /// Moves the pins that are wanted and do not exist in `to`.

@@ -24,7 +24,9 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
 use crate::filters;
 use crate::netlink::Netlink;
+use crate::older_flows::OlderFlows;
 use crate::pin_migration;
+use crate::tables::Tables;
 
 /// Type, key size, value size (both in bytes) and number of entries of a map.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -155,6 +157,8 @@ pub(crate) const MAPS: [PinnedMap; 29] = [
 pub(crate) struct Pins {
     version: PathBuf,
     _lock: Flock<File>,
+    /// Flow table of an older version, until its flows are copied.
+    older_flows: Option<OlderFlows>,
 }
 
 impl Pins {
@@ -163,15 +167,16 @@ impl Pins {
     /// pinned maps.
     pub(crate) fn open(bpffs: &Path) -> Result<Self, OpenError> {
         mount_bpffs(bpffs)?;
-        let pins = Self {
+        let mut pins = Self {
             version: version(bpffs),
             _lock: lock(bpffs)?,
+            older_flows: None,
         };
         pin_migration::refuse_newer(bpffs)?;
         for directory in [pins.maps(), pins.links()] {
             make(&directory).attempt(|| format!("create {}", directory.display()))?;
         }
-        pin_migration::migrate_older(bpffs)?;
+        pins.older_flows = pin_migration::migrate_older(bpffs)?;
         Ok(pins)
     }
 
@@ -195,16 +200,35 @@ impl Pins {
         self.version.join("programs")
     }
 
-    /// Returns the number of entries of the pinned flow table; `None` where none is pinned.
+    /// Returns the number of entries of the pinned flow table, else of the older version's; `None`
+    /// where none is pinned.
     pub(crate) fn flow_entries(&self) -> Result<Option<u32>, OpenError> {
         let path = self.map(maps::FLOWS);
+        let older = self.older_flows.as_ref().map(OlderFlows::capacity);
         match MapInfo::from_pin(&path) {
             Ok(info) => Ok(Some(info.max_entries())),
             Err(error) => match io_error(&error) {
-                error if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                error if error.kind() == io::ErrorKind::NotFound => Ok(older),
                 error => Err(Failed::new(format!("open {}", path.display()), error).into()),
             },
         }
+    }
+
+    /// Copies the flows of an older version, where there is one, to our flow table.
+    pub(crate) fn copy_older_flows(&mut self, tables: &mut Tables) -> io::Result<()> {
+        match &mut self.older_flows {
+            Some(older) => older.copy_to(&mut tables.flows),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies the flows that the programs of an older version have created since, and removes its
+    /// pins. All programs must be ours.
+    pub(crate) fn finish_migration(&mut self, tables: &mut Tables) -> io::Result<()> {
+        self.copy_older_flows(tables)?;
+        let removed = self.older_flows.take().map_or(Ok(()), OlderFlows::remove);
+        crash::point_at("remove-old-pins");
+        removed
     }
 
     /// Checks that pinned maps have the expected shapes: the loader accepts any map of the right

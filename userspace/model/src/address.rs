@@ -181,6 +181,18 @@ impl Mac {
         address[1..].copy_from_slice(&bytes);
         Self(address)
     }
+
+    /// Returns the link-local address that derives from this address (RFC 4291, appendix A;
+    /// `ipv6_generate_eui64` in `net/ipv6/addrconf.c`).
+    pub fn link_local(self) -> InterfaceAddress {
+        let Self([a, b, c, d, e, f]) = self;
+        let interface = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+        let bits = 0xfe80_u128 << 112 | u128::from(interface);
+        InterfaceAddress {
+            address: Ipv6Addr::from_bits(bits).into(),
+            prefix_len: 64,
+        }
+    }
 }
 
 impl FromStr for Mac {
@@ -238,6 +250,15 @@ mod tests {
         assert_eq!(all.last(), IpAddr::from([255; 4]));
         assert!(all.contains(IpAddr::from([192, 0, 2, 1])));
         assert!(!all.contains("::1".parse().unwrap()));
+    }
+
+    /// The example of RFC 2464, section 4.
+    #[test]
+    fn a_link_local_address_has_the_inverted_universal_bit_and_fffe() {
+        let mac: Mac = "34:56:78:9a:bc:de".parse().unwrap();
+        assert_eq!(mac.link_local().to_string(), "fe80::3656:78ff:fe9a:bcde/64");
+        let local = Mac::local([0, 0, 0, 0, 1]).link_local();
+        assert_eq!(local.to_string(), "fe80::ff:fe00:1/64");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Plan of a network's bridge: created when missing, repaired when ours, used as it is when
 //! foreign.
 //!
-//! A bridge with our alias is ours: it gets the MAC address, MTU and addresses of the network. A
-//! foreign bridge gets at most the gateway addresses, where they do not conflict with its own, and
+//! A bridge with our alias is ours: it gets the MAC address, MTU and addresses of the network. It
+//! has no carrier before the first pod, as with each bridge whose MAC address is set
+//! (`br_stp_change_bridge_id` in `net/bridge/br_stp_if.c`), so the kernel gives it no link-local
+//! address until then. The plan adds that address, which is usable without a carrier. A foreign
+//! bridge gets at most the gateway addresses, where they do not conflict with its own, and
 //! keeps its MAC address for good; nothing else of it is changed or removed. Only an uninstall
 //! deletes a bridge, because other software may have added ports to it.
 
@@ -12,7 +15,7 @@ use std::net::IpAddr;
 use model::{IfName, InterfaceAddress, Mac, Network, NetworkName};
 
 use crate::mtu::network_mtu;
-use crate::sysctl::{Families, disable_autoconf, forward};
+use crate::sysctl::{Families, derives_link_local, disable_autoconf, forward};
 use crate::uplink::{OwnLinks, is_link_local};
 use crate::{BridgeSpec, Link, LinkKind, Observed, Plan, Refusal, Step, VlanStep};
 
@@ -196,7 +199,8 @@ fn create(network: &Network, context: &BridgeContext<'_>) -> Plan {
     let mut plan = Plan::of([create_step(network, context)]);
     // Before addresses and link up: the kernel starts duplicate address detection then.
     plan.append(Plan::of(disable_autoconf(&link, context.observed)));
-    for address in bridge_gateways(network) {
+    let own = derived_link_local(&link, network.bridge_mac(), context.observed);
+    for address in bridge_gateways(network).into_iter().chain(own) {
         plan.push(Step::AddAddress {
             link: link.clone(),
             address,
@@ -204,6 +208,25 @@ fn create(network: &Network, context: &BridgeContext<'_>) -> Plan {
     }
     plan.push(Step::SetUp { link });
     plan
+}
+
+/// Returns the link-local address that the kernel gives a link with this MAC address, once the link
+/// has a carrier.
+fn derived_link_local(name: &IfName, mac: Mac, observed: &Observed) -> Option<InterfaceAddress> {
+    derives_link_local(name, observed).then(|| mac.link_local())
+}
+
+/// Returns the link-local address of that kind that an existing link lacks; `None` where the link
+/// has any link-local address.
+fn missing_link_local(
+    name: &IfName,
+    mac: Mac,
+    present: &Link,
+    observed: &Observed,
+) -> Option<InterfaceAddress> {
+    let mut own = present.addresses.iter();
+    let has_one = own.any(|own| is_link_local(own.address));
+    derived_link_local(name, mac, observed).filter(|_| !has_one)
 }
 
 fn create_step(network: &Network, context: &BridgeContext<'_>) -> Step {
@@ -236,11 +259,14 @@ fn repair(network: &Network, present: &Link, context: &BridgeContext<'_>) -> Pla
         &network.bridge,
         context.observed,
     )));
-    plan.append(add_missing(
+    let mut wanted = bridge_gateways(network);
+    wanted.extend(missing_link_local(
         &network.bridge,
+        mac,
         present,
-        &bridge_gateways(network),
+        context.observed,
     ));
+    plan.append(add_missing(&network.bridge, present, &wanted));
     if !present.up {
         plan.push(Step::SetUp { link: link() });
     }

@@ -18,11 +18,10 @@ pub fn node_sysctls(intent: &NodeIntent, observed: &Observed) -> BTreeSet<Sysctl
     let mut keys = BTreeSet::from([v4_forwarding(), v6_forwarding()]);
     for network in &intent.networks {
         let links = [Some(network.bridge.clone()), network.gateway_link()];
-        let autoconf = links
-            .into_iter()
-            .flatten()
-            .flat_map(|link| autoconf_keys(&link));
-        keys.extend(autoconf.flatten());
+        for link in links.into_iter().flatten() {
+            keys.extend(autoconf_keys(&link).into_iter().flatten());
+            keys.extend(link_local_keys(&link).into_iter().flatten());
+        }
         keys.extend(network.gateway_link().map(|link| link_forwarding(&link)));
     }
     keys.extend(detected_uplinks(observed, &ours).iter().map(accept_ra));
@@ -80,17 +79,35 @@ pub(crate) fn forward(families: Families, observed: &Observed, ours: &OwnLinks) 
 /// link-local address is usable at once, and pods' advertisements are ignored. A bridge that does
 /// not exist yet gets the values of `default`.
 pub(crate) fn disable_autoconf(bridge: &IfName, observed: &Observed) -> Vec<Step> {
-    let made = observed.links.contains_key(bridge);
-    let keys = autoconf_keys(bridge).into_iter();
-    let step = |[key, default]: [SysctlKey; 2]| {
-        let now = value(observed, if made { &key } else { &default })?;
+    let step = |keys: [SysctlKey; 2]| {
+        let now = value_of_link(observed, bridge, &keys)?;
+        let [key, _] = keys;
         (now != "0").then(|| Step::SetSysctl {
             key,
             value: "0".to_owned(),
             previous: now.to_owned(),
         })
     };
-    keys.filter_map(step).collect()
+    autoconf_keys(bridge).into_iter().filter_map(step).collect()
+}
+
+/// Returns whether the kernel gives `link` a link-local address that derives from its MAC address:
+/// IPv6 is on, and `addr_gen_mode` is that of RFC 4291 (`IN6_ADDR_GEN_MODE_EUI64`).
+pub(crate) fn derives_link_local(link: &IfName, observed: &Observed) -> bool {
+    link_local_keys(link)
+        .iter()
+        .all(|keys| value_of_link(observed, link, keys) == Some("0"))
+}
+
+/// Returns the value of a sysctl of `link`: that of the link, or the one that it inherits when it
+/// is created.
+fn value_of_link<'a>(
+    observed: &'a Observed,
+    link: &IfName,
+    [key, default]: &[SysctlKey; 2],
+) -> Option<&'a str> {
+    let exists = observed.links.contains_key(link);
+    value(observed, if exists { key } else { default })
 }
 
 fn set(observed: &Observed, key: SysctlKey, wanted: &str) -> Option<Step> {
@@ -124,8 +141,14 @@ fn accept_ra(link: &IfName) -> SysctlKey {
 
 /// Returns the sysctls to turn off, each with the `default` key that a new link inherits it from.
 fn autoconf_keys(bridge: &IfName) -> [[SysctlKey; 2]; 2] {
-    ["accept_dad", "accept_ra"].map(|name| {
-        let key = |of: &str| SysctlKey(format!("net/ipv6/conf/{of}/{name}"));
-        [key(bridge.as_str()), key("default")]
-    })
+    ["accept_dad", "accept_ra"].map(|name| link_and_default(bridge, name))
+}
+
+/// Returns the sysctls that decide about the link-local address, each with its `default` key.
+fn link_local_keys(link: &IfName) -> [[SysctlKey; 2]; 2] {
+    ["addr_gen_mode", "disable_ipv6"].map(|name| link_and_default(link, name))
+}
+
+fn link_and_default(link: &IfName, name: &str) -> [SysctlKey; 2] {
+    [link.as_str(), "default"].map(|of| SysctlKey(format!("net/ipv6/conf/{of}/{name}")))
 }

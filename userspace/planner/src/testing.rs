@@ -127,6 +127,8 @@ pub(crate) fn bare_node() -> Observed {
         ("net/ipv6/conf/all/forwarding", "0"),
         ("net/ipv6/conf/default/accept_dad", "1"),
         ("net/ipv6/conf/default/accept_ra", "1"),
+        ("net/ipv6/conf/default/addr_gen_mode", "0"),
+        ("net/ipv6/conf/default/disable_ipv6", "0"),
         ("net/ipv6/conf/eth0/accept_ra", "1"),
     ];
     let sysctl = |(key, value): (&str, &str)| (SysctlKey(key.to_owned()), value.to_owned());

@@ -76,7 +76,7 @@ pub(super) fn add_range(
     while let Some(range) = range_at(datagram, index) {
         if range.end == start {
             start = range.start;
-            remove_range(datagram, index);
+            empty(datagram, index);
             break;
         }
         index += 1;
@@ -85,7 +85,7 @@ pub(super) fn add_range(
     while let Some(range) = range_at(datagram, index) {
         if range.start == end {
             end = range.end;
-            remove_range(datagram, index);
+            empty(datagram, index);
             break;
         }
         index += 1;
@@ -93,11 +93,19 @@ pub(super) fn add_range(
     if start == 0 && u32::from(end) == datagram.units {
         datagram.flags |= DatagramFlags::COMPLETE;
     }
+    index = 0;
+    while let Some(range) = range_at(datagram, index) {
+        if range == FragmentRange::default() {
+            break;
+        }
+        index += 1;
+    }
     // With no place left, the fragment passes: the receiver checks it as well.
-    let used = datagram.used as usize;
-    if let Some(place) = datagram.ranges.get_mut(used) {
+    if let Some(place) = datagram.ranges.get_mut(index) {
         *place = FragmentRange { start, end };
-        datagram.used += 1;
+        if index == datagram.used as usize {
+            datagram.used += 1;
+        }
     }
     Ok(())
 }
@@ -112,15 +120,10 @@ fn range_at(datagram: &Datagram, index: usize) -> Option<FragmentRange> {
     datagram.ranges.get(index).copied()
 }
 
-/// Replaces a range by the last one.
+/// Empties a place. Others do not move: Linux 6.1 does not know the bounds of the last one's index.
 #[inline(always)]
-fn remove_range(datagram: &mut Datagram, index: usize) {
-    let last = datagram.used.saturating_sub(1) as usize;
-    let Some(moved) = datagram.ranges.get(last).copied() else {
-        return;
-    };
+fn empty(datagram: &mut Datagram, index: usize) {
     if let Some(range) = datagram.ranges.get_mut(index) {
-        *range = moved;
-        datagram.used = last as u32;
+        *range = FragmentRange::default();
     }
 }

@@ -238,8 +238,10 @@ impl Node for World {
             return;
         };
         self.start_epoch(shard(key));
-        if flow.flags & FlowFlags::ORIGINAL != 0 {
-            self.release_flow(flow.account());
+        if flow.flags & FlowFlags::ORIGINAL != 0
+            && let Some(account) = FlowFlags::account(flow.flags)
+        {
+            self.release_flow(account);
         }
     }
 

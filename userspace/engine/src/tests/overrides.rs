@@ -31,6 +31,7 @@ impl Node {
             .unwrap_or_default()
             .iter()
             .map(ToString::to_string)
+            .filter(|text| !text.starts_with("fe80:"))
             .collect();
         texts.sort();
         texts

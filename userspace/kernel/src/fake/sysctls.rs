@@ -18,6 +18,8 @@ pub(super) fn first_sysctls() -> BTreeMap<SysctlKey, String> {
         ("net/ipv6/conf/default/forwarding", "0"),
         ("net/ipv6/conf/default/accept_ra", "1"),
         ("net/ipv6/conf/default/accept_dad", "1"),
+        ("net/ipv6/conf/default/addr_gen_mode", "0"),
+        ("net/ipv6/conf/default/disable_ipv6", "0"),
     ];
     let owned = |(key, value): (&str, &str)| (SysctlKey(key.to_owned()), value.to_owned());
     defaults.into_iter().map(owned).collect()

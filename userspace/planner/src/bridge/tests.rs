@@ -31,16 +31,50 @@ fn bridge(observed: &mut Observed) -> &mut Link {
 fn a_missing_bridge_is_created_and_forwarding_turned_on() {
     let plan = plan_bridge(&network(), &bare_node()).unwrap();
     assert_snapshot!(plan, @r#"
-    1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, alias "viaduct net"
-    2. set sysctl net/ipv6/conf/cbr0/accept_dad to 0 (now 1)
-    3. set sysctl net/ipv6/conf/cbr0/accept_ra to 0 (now 1)
-    4. add address 10.1.0.1/24 to cbr0
-    5. add address fd00:1::1/64 to cbr0
-    6. set cbr0 up
-    7. set sysctl net/ipv6/conf/eth0/accept_ra to 2 (now 1)
-    8. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
-    9. set sysctl net/ipv4/ip_forward to 1 (now 0)
+     1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, alias "viaduct net"
+     2. set sysctl net/ipv6/conf/cbr0/accept_dad to 0 (now 1)
+     3. set sysctl net/ipv6/conf/cbr0/accept_ra to 0 (now 1)
+     4. add address 10.1.0.1/24 to cbr0
+     5. add address fd00:1::1/64 to cbr0
+     6. add address fe80::f3:86ff:fe03:b8c3/64 to cbr0
+     7. set cbr0 up
+     8. set sysctl net/ipv6/conf/eth0/accept_ra to 2 (now 1)
+     9. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
+    10. set sysctl net/ipv4/ip_forward to 1 (now 0)
     "#);
+}
+
+/// A bridge whose MAC address is set has no carrier before its first port, so the kernel adds no
+/// link-local address until then.
+#[test]
+fn a_bridge_of_ours_without_a_link_local_address_gets_the_one_of_its_mac_address() {
+    let mut observed = configured_node();
+    let of_bridge = |name: &str| crate::SysctlKey(format!("net/ipv6/conf/cbr0/{name}"));
+    let sysctls = ["addr_gen_mode", "disable_ipv6"].map(|name| (of_bridge(name), "0".to_owned()));
+    observed.sysctls.extend(sysctls);
+    let plan = |observed: &Observed| plan_bridge(&network(), observed).unwrap().to_string();
+    let added = " 1. add address fe80::f3:86ff:fe03:b8c3/64 to cbr0";
+    assert_eq!(plan(&observed), added);
+
+    let mut other = observed.clone();
+    bridge(&mut other).addresses.push(parse("fe80::1/64"));
+    assert_eq!(plan(&other), "", "a bridge with another link-local address");
+
+    for (name, value) in [
+        ("addr_gen_mode", "1"),
+        ("addr_gen_mode", "2"),
+        ("disable_ipv6", "1"),
+    ] {
+        let mut other = observed.clone();
+        other.sysctls.insert(of_bridge(name), value.to_owned());
+        assert_eq!(plan(&other), "", "{name} is {value}");
+    }
+
+    let mut foreign = observed.clone();
+    let present = bridge(&mut foreign);
+    (present.alias, present.mac_is_set) = (None, true);
+    present.mac = Some(parse("02:00:00:00:00:01"));
+    assert_eq!(plan(&foreign), "", "a foreign bridge");
 }
 
 #[test]
@@ -154,7 +188,7 @@ fn two_ranges_with_one_gateway_share_one_bridge_address() {
 }
 
 #[test]
-fn a_network_without_ranges_is_a_switch_without_an_address() {
+fn a_network_without_ranges_is_a_switch_with_a_link_local_address_only() {
     let network = network_of("net", "cbr0", &[]);
     let plan = plan_bridge(&network, &bare_node()).unwrap();
     let mut steps = plan.steps().iter();
@@ -162,7 +196,9 @@ fn a_network_without_ranges_is_a_switch_without_an_address() {
         matches!(steps.next(), Some(Step::CreateBridge(_))),
         "{plan}"
     );
-    assert!(steps.all(|step| step.added_address().is_none()), "{plan}");
+    let added: Vec<_> = steps.filter_map(Step::added_address).collect();
+    let own = network.bridge_mac().link_local();
+    assert_eq!(added, [(&network.bridge, own)], "{plan}");
 }
 
 /// The alias is set by a second message, and the agent may be killed before it.

@@ -7,7 +7,10 @@
 
 use model::{IfName, Network, VlanId};
 
-use super::{BridgeContext, add_missing, add_to_foreign, bridge_alias, gateways};
+use super::{
+    BridgeContext, add_missing, add_to_foreign, bridge_alias, derived_link_local, gateways,
+    missing_link_local,
+};
 use crate::mtu::network_mtu;
 use crate::sysctl::disable_autoconf;
 use crate::{Link, Plan, Refusal, Step, VlanLinkSpec, VlanStep};
@@ -65,7 +68,13 @@ fn create(network: &Network, context: &BridgeContext<'_>, name: &IfName, vlan: V
     }))]);
     plan.append(set_mtu(network, context, name, context.bridge_mtu(network)));
     plan.append(Plan::of(disable_autoconf(name, context.observed)));
-    for address in gateways(network) {
+    // The interface has the MAC address of the bridge.
+    let mac = match context.bridge {
+        Some(bridge) => bridge.mac,
+        None => Some(network.bridge_mac()),
+    };
+    let own = mac.and_then(|mac| derived_link_local(name, mac, context.observed));
+    for address in gateways(network).into_iter().chain(own) {
         plan.push(Step::AddAddress {
             link: name.clone(),
             address,
@@ -88,11 +97,13 @@ fn repair(
     name: &IfName,
     present: &Link,
 ) -> Result<Plan, Refusal> {
-    let wanted = gateways(network);
+    let mut wanted = gateways(network);
     let mut plan = Plan::default();
     if present.alias.as_deref() == Some(&*bridge_alias(&network.name)) {
         plan.append(set_mtu(network, context, name, present.mtu));
         plan.append(Plan::of(disable_autoconf(name, context.observed)));
+        let own = |mac| missing_link_local(name, mac, present, context.observed);
+        wanted.extend(present.mac.and_then(own));
         plan.append(add_missing(name, present, &wanted));
     } else {
         plan.append(add_to_foreign(network, name, present, &wanted, context)?);

@@ -52,23 +52,24 @@ fn the_first_plan_configures_a_bare_node() {
      3. set sysctl net/ipv6/conf/cbr0/accept_ra to 0 (now 1)
      4. add address 10.1.0.1/24 to cbr0
      5. add address fd00:1::1/64 to cbr0
-     6. set cbr0 up
-     7. set sysctl net/ipv6/conf/eth0/accept_ra to 2 (now 1)
-     8. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
-     9. set sysctl net/ipv4/ip_forward to 1 (now 0)
-    10. write network of cbr0: 02:f3:86:03:b8:c3, gateways 10.1.0.1 fd00:1::1
-    11. write local address 10.1.0.1: local
-    12. write local address 127.0.0.1: local
-    13. write local address 192.0.2.10: local
-    14. write local address ::1: local
-    15. write local address 2001:db8::10: local
-    16. write local address fd00:1::1: local
-    17. write prefix 10.0.0.0/8: not masqueraded
-    18. write prefix 10.1.0.0/24: pods, not masqueraded, complete
-    19. write prefix fd00:1::/64: pods, complete
-    20. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64, closed
-    21. write settings: masquerade ports 1024-65535, at most 1024 flows per pod, TCP idle timeout 432000 s
-    22. attach uplink_in, uplink_out to eth0
+     6. add address fe80::f3:86ff:fe03:b8c3/64 to cbr0
+     7. set cbr0 up
+     8. set sysctl net/ipv6/conf/eth0/accept_ra to 2 (now 1)
+     9. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
+    10. set sysctl net/ipv4/ip_forward to 1 (now 0)
+    11. write network of cbr0: 02:f3:86:03:b8:c3, gateways 10.1.0.1 fd00:1::1
+    12. write local address 10.1.0.1: local
+    13. write local address 127.0.0.1: local
+    14. write local address 192.0.2.10: local
+    15. write local address ::1: local
+    16. write local address 2001:db8::10: local
+    17. write local address fd00:1::1: local
+    18. write prefix 10.0.0.0/8: not masqueraded
+    19. write prefix 10.1.0.0/24: pods, not masqueraded, complete
+    20. write prefix fd00:1::/64: pods, complete
+    21. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64, closed
+    22. write settings: masquerade ports 1024-65535, at most 1024 flows per pod, TCP idle timeout 432000 s
+    23. attach uplink_in, uplink_out to eth0
     "#);
 }
 
@@ -448,8 +449,12 @@ fn node_sysctls_are_those_of_bridges_and_uplinks() {
         "net/ipv6/conf/all/forwarding",
         "net/ipv6/conf/cbr0/accept_dad",
         "net/ipv6/conf/cbr0/accept_ra",
+        "net/ipv6/conf/cbr0/addr_gen_mode",
+        "net/ipv6/conf/cbr0/disable_ipv6",
         "net/ipv6/conf/default/accept_dad",
         "net/ipv6/conf/default/accept_ra",
+        "net/ipv6/conf/default/addr_gen_mode",
+        "net/ipv6/conf/default/disable_ipv6",
         "net/ipv6/conf/eth0/accept_ra",
     ];
     assert_eq!(names, expected);
