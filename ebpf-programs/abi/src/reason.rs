@@ -109,9 +109,9 @@ drop_reasons! {
     NatClash = 8, "nat-clash",
         at "uplink_out",
         do "Use one pod per peer for protocols without ports (GRE, ESP).";
-    /// The packet has a pod address that no attached pod has: as its source where it would leave the
-    /// node, or as its destination where the node would have to resolve it on a bridge that has only
-    /// Viaduct's pods.
+    /// The packet has a pod address that no attached pod has: as its source where it would leave
+    /// the node, or as its destination where the node would have to resolve it on a bridge that has
+    /// only Viaduct's pods.
     UnknownPod = 9, "unknown-pod",
         at "from_pod, uplink_in, uplink_out",
         do "Expected for a moment after a DEL, and for scans of the pod CIDR. If it lasts, \

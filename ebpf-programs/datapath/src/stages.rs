@@ -13,8 +13,8 @@ use abi::Direction;
 use aya_ebpf::bindings::__sk_buff;
 use verdict::flow_cache::{CacheHit, CacheLookup, ScratchProvider};
 use verdict::{
-    Code, Content, Decision, Fit, Hook, HookStages, HostportMatch, Origin, Packet as _, Verdict,
-    Work, stages,
+    Code, Content, Decision, Fit, Hook, HookStages, HostportMatch, Lack, Origin, Packet as _,
+    Verdict, Work, stages,
 };
 
 use crate::kernel::Kernel;
@@ -157,9 +157,9 @@ stage!(stage_advance_clock_hand() -> (), |kernel, work| {
         stages::advance_clock_hand(kernel, work, hand);
     }
 });
-stage!(stage_evict() -> bool, |kernel, work| {
+stage!(stage_evict(lack: Lack) -> bool, |kernel, work, lack| {
     match maps::hand() {
-        Some(hand) => stages::evict(kernel, work, hand),
+        Some(hand) => stages::evict(kernel, work, hand, lack),
         None => false,
     }
 });
@@ -402,8 +402,8 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn evict(&mut self) -> bool {
-        Code::from_code(stage_evict(self.skb))
+    fn evict(&mut self, lack: Lack) -> bool {
+        Code::from_code(stage_evict(self.skb, lack.code()))
     }
 
     #[inline(always)]

@@ -2,12 +2,12 @@
 //! none.
 //!
 //! Works without the agent. Bounded: a new flow pays for two inspections at most, one of an account
-//! that has used half of its quota for eight, and one for which there is no place for twice sixteen.
-//! Near the quota and in a full table, finished flows (closed connections, answered requests) are
-//! removed before their timeout: how many of those a pod may have in a minute is not how many flows
-//! it may have at once. In a full table, and at the account's own quota, connections that were idle
-//! for hours give way as well. The entry of a flow that was idle for a while is in no CPU cache, so
-//! the hand rests until an inspection is worth that.
+//! that has used half of its quota for eight, and one for which there is no place for twice
+//! sixteen. Near the quota and in a full table, finished flows (closed connections, answered
+//! requests) are removed before their timeout: how many of those a pod may have in a minute is not
+//! how many flows it may have at once. In a full table, and at the account's own quota, connections
+//! that were idle for hours give way as well. The entry of a flow that was idle for a while is in
+//! no CPU cache, so the hand rests until an inspection is worth that.
 //!
 //! Where no flow is dead, one that is alive gives way (decision 103):
 //!
@@ -15,10 +15,15 @@
 //! - In a full table, one of an account with more flows than the newcomer's, or of the newcomer's
 //!   account itself if it is not assured. Of accounts with about as many flows, those that are not
 //!   assured go first, at random; else the longest idle flow of the account with most flows.
+//!
+//! The same holds for source ports: where all that are tried are taken, a flow gives way whose
+//! account has far more flows.
 
 use abi::{ClockEntry, Flow, FlowFlags, Tuple, protocol};
 
-use crate::flow::{FlowState, Need, Progress, discard, flow_state, is_essential, last_seen};
+use crate::flow::{
+    FlowState, MIN_IDLE, Need, Progress, discard, flow_state, is_essential, last_seen,
+};
 use crate::node::Node;
 use crate::work::{QuotaUsage, Work};
 
@@ -210,6 +215,41 @@ pub(crate) fn evict<E: Node>(node: &mut E, hand: &mut ClockHand, work: &mut Work
     if hand.at_quota != 0 {
         work.quota_usage = QuotaUsage::EVICTED;
     }
+    true
+}
+
+/// Evicts the flow that has the replies' tuple of [`Work::pair`], if its account has far more flows
+/// than the newcomer's, and it is not in use. Returns whether the tuple is free.
+#[inline(always)]
+pub(crate) fn take_port<E: Node>(node: &mut E, hand: &mut ClockHand, work: &Work) -> bool {
+    let key = &work.pair.reply.key;
+    let Some(entry) = node.flow(key) else {
+        return false;
+    };
+    hand.flow = node.read(entry);
+    hand.opposite = hand.flow.translated.reverse();
+    let account = hand.flow.account();
+    let own = work.pair.original.flow.account();
+    if account == 0 || account == own {
+        return false;
+    }
+    let Some(opposite) = node.flow(&hand.opposite) else {
+        return false;
+    };
+    let other = node.read(opposite);
+    let is_original = hand.flow.flags & FlowFlags::ORIGINAL != 0;
+    let progress = if is_original {
+        Progress::of(&hand.flow, &other, key.protocol)
+    } else {
+        Progress::of(&other, &hand.flow, key.protocol)
+    };
+    let idle = work.now.saturating_sub(last_seen(&hand.flow, &other));
+    let is_in_use = progress == Progress::ASSURED && idle < MIN_IDLE;
+    if is_in_use || node.live_flows(account) <= FAR_MORE * node.live_flows(own) {
+        return false;
+    }
+    discard(node, key, &hand.opposite, is_original);
+    node.count_evicted(hand.flow.pod);
     true
 }
 

@@ -1,5 +1,5 @@
-//! The exit check: by which links a pod's packet may leave, and to which addresses on other links of
-//! pods.
+//! The exit check: by which links a pod's packet may leave, and to which addresses on other links
+//! of pods.
 //!
 //! Packets are translated at the uplink. A link that has just appeared would let packets out with
 //! the pod's own address until the agent has attached programs to it. The kernel's routes lead to

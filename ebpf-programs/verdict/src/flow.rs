@@ -15,9 +15,9 @@ use crate::work::{Hook, Pair, QuotaUsage, Transport, Work};
 
 #[cfg(test)]
 pub(crate) use self::progress::LONG_IDLE;
-pub(crate) use self::progress::Progress;
 pub use self::progress::is_finished;
 use self::progress::is_long_idle;
+pub(crate) use self::progress::{MIN_IDLE, Progress};
 
 /// Seconds for which one entry of a pair may exist alone: the two are not inserted at the same
 /// instant.

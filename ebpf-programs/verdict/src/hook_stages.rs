@@ -5,7 +5,7 @@ use abi::Direction;
 
 use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::outcome::{Decision, Verdict};
-use crate::work::{Content, Fit, Hook, HostportMatch, Origin};
+use crate::work::{Content, Fit, Hook, HostportMatch, Lack, Origin};
 
 /// The stages of one packet at one hook. See [`crate::stages`] for each of them.
 pub trait HookStages {
@@ -82,7 +82,7 @@ pub trait HookStages {
     /// [`crate::stages::advance_clock_hand`].
     fn advance_clock_hand(&mut self);
     /// [`crate::stages::evict`].
-    fn evict(&mut self) -> bool;
+    fn evict(&mut self, lack: Lack) -> bool;
     /// [`crate::stages::forward_to_pod`].
     fn forward_to_pod(&mut self) -> Verdict;
     /// [`crate::stages::translate`].

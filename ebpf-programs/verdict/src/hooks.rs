@@ -7,9 +7,9 @@ use abi::{Direction, DropReason};
 use self::fragments::{order_fragment, track_fragment};
 use crate::flow_cache::CacheLookup;
 use crate::hook_stages::HookStages;
-use crate::masquerade::TRIES;
+use crate::masquerade::{FREE_TRIES, TRIES};
 use crate::outcome::{Decision, Verdict};
-use crate::work::{Content, Fit, Hook, HostportMatch, Origin};
+use crate::work::{Content, Fit, Hook, HostportMatch, Lack, Origin};
 
 /// Applies the cached verdict of the packet, if there is one.
 #[inline(always)]
@@ -101,7 +101,7 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
         match stages.find_hostport_from_pod()? {
             HostportMatch::None => return bypass_or_pass(stages),
             HostportMatch::Socket => return Ok(Verdict::Pass),
-            HostportMatch::Pod => open_hostport_from_pod(stages)?,
+            HostportMatch::Pod => open(stages, HookStages::try_port_from_pod)?,
         }
     }
     let fit = stages.check_fit()?;
@@ -177,21 +177,17 @@ fn bypass_or_pass(stages: &mut impl HookStages) -> Decision<Verdict> {
     }
 }
 
+/// Inserts a flow, trying one source port after the other. The last ports are taken from flows of
+/// accounts with far more flows.
 #[inline(always)]
-fn open_hostport_from_pod(stages: &mut impl HookStages) -> Decision<()> {
+fn open<H: HookStages>(
+    stages: &mut H,
+    try_port: impl Fn(&mut H, u32) -> Decision<bool>,
+) -> Decision<()> {
     for attempt in 0..TRIES {
-        if with_eviction(stages, |stages| stages.try_port_from_pod(attempt))? {
-            stages.advance_clock_hand();
-            return Ok(());
-        }
-    }
-    Err(DropReason::NoPort)
-}
-
-#[inline(always)]
-fn open_hostport_from_outside(stages: &mut impl HookStages) -> Decision<()> {
-    for attempt in 0..TRIES {
-        if with_eviction(stages, |stages| stages.try_port_from_outside(attempt))? {
+        let is_open = with_eviction(stages, |stages| try_port(stages, attempt))?
+            || (attempt >= FREE_TRIES && stages.evict(Lack::Port) && try_port(stages, attempt)?);
+        if is_open {
             stages.advance_clock_hand();
             return Ok(());
         }
@@ -296,13 +292,8 @@ fn masquerade_packet(stages: &mut impl HookStages) -> Decision<bool> {
             return Ok(false);
         }
     }
-    for attempt in 0..TRIES {
-        if with_eviction(stages, |stages| stages.try_port(attempt))? {
-            stages.advance_clock_hand();
-            return Ok(true);
-        }
-    }
-    Err(DropReason::NoPort)
+    open(stages, HookStages::try_port)?;
+    Ok(true)
 }
 
 /// Reserves the port of a packet that another NAT has translated. The packet passes in any case.
@@ -322,7 +313,9 @@ fn with_eviction<H: HookStages, T>(
 ) -> Decision<T> {
     let outcome = make(stages);
     let again = match outcome {
-        Err(DropReason::FlowTableFull | DropReason::FlowQuota) => stages.evict() || stages.evict(),
+        Err(DropReason::FlowTableFull | DropReason::FlowQuota) => {
+            stages.evict(Lack::Place) || stages.evict(Lack::Place)
+        }
         _ => false,
     };
     if again { make(stages) } else { outcome }
@@ -394,7 +387,7 @@ fn process_uplink_in(stages: &mut impl HookStages) -> Decision<Verdict> {
     }
     match stages.find_hostport()? {
         HostportMatch::Pod => {
-            open_hostport_from_outside(stages)?;
+            open(stages, HookStages::try_port_from_outside)?;
             Ok(stages.forward_to_pod())
         }
         HostportMatch::Socket | HostportMatch::None => Ok(Verdict::Pass),

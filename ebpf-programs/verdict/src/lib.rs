@@ -60,6 +60,6 @@ pub use outcome::{Code, Decision, Verdict};
 pub use packet::{ChecksumKind, Packet};
 pub use sweep::{Sweep, remove_dead};
 pub use work::{
-    Content, Fit, Fragment, Headers, Hook, HostportMatch, Origin, Pair, PendingSearch, QuotaUsage,
-    Tracked, Transport, Work,
+    Content, Fit, Fragment, Headers, Hook, HostportMatch, Lack, Origin, Pair, PendingSearch,
+    QuotaUsage, Tracked, Transport, Work,
 };

@@ -15,6 +15,8 @@ use crate::work::{Hook, Origin, Transport, Work};
 /// Ports tried for a flow: its own, some at random, then consecutive ones. Where nine of ten ports
 /// are taken, one flow in a million finds none.
 pub(crate) const TRIES: u32 = 128;
+/// How many of the tries find free ports only.
+pub(crate) const FREE_TRIES: u32 = TRIES - 16;
 /// How many of the tries are random. Ports that are taken come in runs, so the first tries jump.
 /// The last ones continue from the last random port, so that no port is tried twice and a short
 /// range is tried to its end.

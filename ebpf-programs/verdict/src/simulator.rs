@@ -28,7 +28,7 @@ use crate::node::{Node as _, Socket};
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::stages;
 use crate::sweep::{Sweep, remove_dead};
-use crate::work::{Content, Fit, Hook, HostportMatch, Origin, Work};
+use crate::work::{Content, Fit, Hook, HostportMatch, Lack, Origin, Work};
 use crate::xdp_prefilter;
 
 pub use flow_cache::{JIFFY, Memory};
@@ -432,8 +432,8 @@ impl HookStages for Simulator {
         stages::advance_clock_hand(&mut self.world, &mut self.work, &mut self.hand);
     }
 
-    fn evict(&mut self) -> bool {
-        stages::evict(&mut self.world, &mut self.work, &mut self.hand)
+    fn evict(&mut self, lack: Lack) -> bool {
+        stages::evict(&mut self.world, &mut self.work, &mut self.hand, lack)
     }
 
     fn translate(&mut self) -> Decision<()> {

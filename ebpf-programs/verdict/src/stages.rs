@@ -15,7 +15,7 @@ use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
 use crate::work::{
-    Content, Fit, Fragment, Hook, HostportMatch, Origin, QuotaUsage, Transport, Work,
+    Content, Fit, Fragment, Hook, HostportMatch, Lack, Origin, QuotaUsage, Transport, Work,
 };
 use crate::{
     bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod, icmp,
@@ -435,11 +435,13 @@ pub fn advance_clock_hand<E: Node>(node: &mut E, work: &mut Work, hand: &mut Clo
     eviction::advance(node, hand, work);
 }
 
-/// Evicts a flow where the table, or the quota of the account, has no place for [`Work::pair`].
-/// Returns whether there is one now.
+/// Evicts a flow for [`Work::pair`]. Returns whether there is a place, or a port, now.
 #[inline(always)]
-pub fn evict<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) -> bool {
-    eviction::evict(node, hand, work)
+pub fn evict<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand, lack: Lack) -> bool {
+    match lack {
+        Lack::Place => eviction::evict(node, hand, work),
+        Lack::Port => eviction::take_port(node, hand, work),
+    }
 }
 
 /// Writes [`Work::translated`] into the packet.

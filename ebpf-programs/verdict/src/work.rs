@@ -272,6 +272,30 @@ impl QuotaUsage {
     pub const EVICTED: u32 = 3;
 }
 
+/// What a new flow lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// A place: the table is full, or the quota of its account is used up.
+    Place,
+    /// A source port: other flows have the tuple of its replies.
+    Port,
+}
+
+impl Code for Lack {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        self as u64
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        match code {
+            1 => Self::Port,
+            _ => Self::Place,
+        }
+    }
+}
+
 /// Origin of a packet that leaves the node without a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {

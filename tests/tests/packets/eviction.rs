@@ -184,3 +184,25 @@ fn a_syn_flood_of_one_pod_leaves_room_for_another() -> Result<()> {
         Ok(())
     })
 }
+
+/// By the compiled programs alone, since they choose the ports at random.
+#[test]
+fn a_pod_that_has_taken_all_ports_leaves_some_to_others() -> Result<()> {
+    on_small_bench(4_096, |bench| {
+        bench.change(|world| {
+            world.settings.port_low = 50_000;
+            world.settings.port_high = 50_111;
+        })?;
+        for (pod, ports) in [(POD, 50_000..=50_111), (OTHER_POD, 50_000..=50_009)] {
+            for port in ports {
+                let frame = query(pod, port).bytes();
+                let (action, _) = bench.object.run_on("uplink_out", bench.interface, &frame)?;
+                assert_eq!(action, crate::object::NEXT, "pod {pod}, port {port}");
+            }
+        }
+        let flows = [POD, OTHER_POD].map(|pod| bench.object.get::<8, u64>(maps::LIVE, pod));
+        let [first, other] = flows;
+        assert_eq!((first?, other?), (102, 10));
+        Ok(())
+    })
+}

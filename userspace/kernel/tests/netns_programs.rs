@@ -284,11 +284,10 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
     on_a_node(|node| {
         let mut host = node.host();
         add_uplink(node);
-        let name = LinkRef::Name(link("up0"));
         let wanted = [
             (EntryKey::Pod(3), Entry::FreePod { generation: 7 }),
             (
-                EntryKey::Uplink(name),
+                EntryKey::Uplink(LinkRef::Name(link("up0"))),
                 Entry::Uplink {
                     ethernet: true,
                     mtu: 1500,

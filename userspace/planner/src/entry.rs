@@ -324,19 +324,24 @@ impl fmt::Display for Entry {
                 pods,
                 shared,
                 complete,
-            } => {
-                f.write_str(match (no_masquerade, pods) {
-                    (true, true) => "pods, not masqueraded",
-                    (true, false) => "not masqueraded",
-                    (false, true) => "pods",
-                    (false, false) => "default",
-                })?;
-                f.write_str(if *shared { ", shared" } else { "" })?;
-                f.write_str(if *complete { ", complete" } else { "" })
-            }
+            } => write_prefix(f, [*no_masquerade, *pods, *shared, *complete]),
             Self::Settings(settings) => write_settings(f, settings),
         }
     }
+}
+
+fn write_prefix(
+    f: &mut fmt::Formatter<'_>,
+    [no_masquerade, pods, shared, complete]: [bool; 4],
+) -> fmt::Result {
+    f.write_str(match (no_masquerade, pods) {
+        (true, true) => "pods, not masqueraded",
+        (true, false) => "not masqueraded",
+        (false, true) => "pods",
+        (false, false) => "default",
+    })?;
+    f.write_str(if shared { ", shared" } else { "" })?;
+    f.write_str(if complete { ", complete" } else { "" })
 }
 
 fn write_settings(f: &mut fmt::Formatter<'_>, settings: &abi::Settings) -> fmt::Result {

@@ -22,8 +22,8 @@ struct Class {
 }
 
 /// Returns the entries for the pods' subnets, those of them where hosts may have addresses that the
-/// agent does not know (`open`), the prefixes that containers of other software share with them, and
-/// the prefixes that are not masqueraded.
+/// agent does not know (`open`), the prefixes that containers of other software share with them,
+/// and the prefixes that are not masqueraded.
 pub(crate) fn prefixes(
     pods: &BTreeSet<Cidr>,
     open: &BTreeSet<Cidr>,

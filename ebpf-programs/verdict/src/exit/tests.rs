@@ -16,8 +16,7 @@ const UNKNOWN: Verdict = Verdict::Drop(DropReason::UnknownPod);
 /// The node with and without the fast path, and with and without the check for other links. The
 /// kernel would forward packets to all addresses of the pods' subnets.
 fn nodes() -> Vec<World> {
-    let flags = [0, SettingsFlags::BYPASS];
-    let flags = flags.map(|flag| [flag, flag | SettingsFlags::EXIT_CHECK]);
+    let flags = [0, SettingsFlags::BYPASS].map(|flag| [flag, flag | SettingsFlags::EXIT_CHECK]);
     let node = |flags| {
         let mut world = open_node();
         world.settings.flags = flags;

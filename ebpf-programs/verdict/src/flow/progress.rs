@@ -7,7 +7,7 @@ use crate::tcp;
 
 /// Idle seconds after which a flow that has hardly begun counts as finished: clients retry an
 /// unanswered request earlier.
-const MIN_IDLE: u32 = 5;
+pub(crate) const MIN_IDLE: u32 = 5;
 /// A flow that lasted fewer seconds was one request and its reply.
 const MAX_DURATION: u32 = 2;
 

@@ -15,8 +15,8 @@ pub(super) fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<
 }
 
 /// Returns the pods' subnets on bridges with a port that may have other addresses than those of
-/// their pods: a port of other software, an adopted one, or that of a pod whose source addresses are
-/// not checked.
+/// their pods: a port of other software, an adopted one, or that of a pod whose source addresses
+/// are not checked.
 pub(super) fn open_subnets(
     networks: &[&Network],
     observed: &Observed,

@@ -211,6 +211,33 @@ fn flows_to_a_hostport_of_another_pod_count_for_the_client() {
     assert_eq!(dialled, [Verdict::Pass; 3]);
 }
 
+/// The ports of one address towards one server, all taken by one pod: its flows give way to a pod
+/// with few.
+#[test]
+fn a_pod_that_has_taken_all_ports_leaves_some_to_others() {
+    for lasting in [false, true] {
+        let mut simulator = node_with(1, 1_000, 0);
+        simulator.world.settings.port_low = 50_000;
+        simulator.world.settings.port_high = 50_111;
+        for port in 50_000..=50_111 {
+            if lasting {
+                keep(&mut simulator, GREEDY, port);
+            } else {
+                ask(&mut simulator, GREEDY, port);
+            }
+        }
+        let no_port = Verdict::Drop(DropReason::NoPort);
+        if lasting {
+            assert_eq!(send(&mut simulator, POD, 50_005), no_port, "all are in use");
+            simulator.world.now += 10;
+        }
+        for port in 50_000..50_010 {
+            assert_eq!(send(&mut simulator, POD, port), Verdict::Pass);
+        }
+        assert_eq!((live(&simulator, GREEDY), live(&simulator, POD)), (102, 10));
+    }
+}
+
 /// Without an entry in the clock, a flow could not be evicted.
 #[test]
 fn flows_enter_a_clock_that_is_full_of_removed_ones() {
