@@ -91,7 +91,7 @@ impl FlowFlags {
     const ACCOUNT_SHIFT: u32 = 16;
 
     /// Returns the bits of a flow that counts for an account.
-    #[inline(always)]
+    #[inline]
     pub const fn of_account(account: u32) -> u32 {
         (account + 1) << Self::ACCOUNT_SHIFT
     }
@@ -99,7 +99,7 @@ impl FlowFlags {
     /// Returns the account that a flow with these flags counts for, an index of
     /// [`crate::maps::LIVE`]; `None` for a flow that was made by ABI version 1, which is not
     /// counted.
-    #[inline(always)]
+    #[inline]
     pub const fn account(flags: u32) -> Option<u32> {
         (flags >> Self::ACCOUNT_SHIFT).checked_sub(1)
     }
@@ -188,7 +188,7 @@ const _: () = assert!(crate::maps::LIVE_CAPACITY < 1 << 16);
 impl Flow {
     /// Returns the account of the flow, an index of [`crate::maps::LIVE`]. That of a flow which is
     /// not counted is the slot of its pod.
-    #[inline(always)]
+    #[inline]
     pub const fn account(&self) -> u32 {
         match FlowFlags::account(self.flags) {
             Some(account) => account,
