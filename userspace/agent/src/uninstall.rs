@@ -101,6 +101,9 @@ pub(crate) fn run(config: &Config, attached: AttachedPods, purge: bool) -> Resul
     drop(engine);
     installed_files.remove().map_err(anyhow::Error::msg)?;
     socket::remove_stale(&config.socket)?;
+    if let Some(read_only) = &config.access.read_only {
+        socket::remove_stale(&read_only.path)?;
+    }
     if let Some(directory) = config.socket.parent() {
         remove_if_empty(directory)?;
     }
