@@ -17,8 +17,7 @@ use crate::cni_files::Directories;
 use crate::{limit_keys, pod_cidrs, telemetry};
 use values::{Access, annotation, egress, flow_entries, mtu};
 
-pub(crate) use file::sample;
-pub(crate) use values::ReadOnlyAddress;
+pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 
 mod file;
 mod values;

@@ -26,8 +26,8 @@ use crate::write_timeout::WriteTimeout;
 /// Maximum number of connections: more than the requests that the engine queues, and fewer than the
 /// default limit of open files of a process.
 pub(crate) const MAX_CONNECTIONS: usize = 640;
-/// Maximum number of connections of the read-only socket: its clients leave most of the queue and of
-/// the open files to root.
+/// Maximum number of connections of the read-only socket: its clients leave most of the queue and
+/// of the open files to root.
 pub(crate) const MAX_READ_ONLY_CONNECTIONS: usize = 64;
 /// Timeout of receiving the head of a request, from the connection or from the previous response.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

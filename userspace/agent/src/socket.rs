@@ -94,8 +94,9 @@ fn group_id(group: &str) -> Result<u32> {
     if let Ok(number) = group.parse() {
         return Ok(number);
     }
-    let found = Group::from_name(group).context("socket-group: cannot read the groups")?;
-    let found = found.with_context(|| format!("socket-group: no group {group:?}"))?;
+    let found = Group::from_name(group)
+        .context("socket-group: cannot read the groups")?
+        .with_context(|| format!("socket-group: no group {group:?}"))?;
     Ok(found.gid.as_raw())
 }
 
@@ -176,7 +177,7 @@ impl Socket {
             Clients::Root => (None, 0o600),
             Clients::Group(group) => (Some(group), 0o660),
         };
-        // Permissions before the final name: at `path`, the socket is accessible to its clients only.
+        // Permissions before the final name: at `path`, the socket is accessible to its clients.
         chown(&draft, None, group)
             .and_then(|()| fs::set_permissions(&draft, Permissions::from_mode(mode)))
             .and_then(|()| fs::rename(&draft, path))

@@ -16,6 +16,7 @@ use api::{
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 pub(crate) use ports::ports;
+pub(crate) use sandbox::sandbox;
 
 /// Milliseconds after which a running operation is shown in the status.
 const LONG: u64 = 1000;
@@ -37,7 +38,7 @@ pub(crate) fn status(status: &Status) -> String {
     forwarding(&mut text, &status.forwarding);
     line(&mut text, "Shaper", shaper::shaper(&status.shaper));
     if let Some(view) = &status.sandbox {
-        line(&mut text, "Sandbox", sandbox::sandbox(view));
+        line(&mut text, "Sandbox", sandbox(view));
     }
     reconcile(&mut text, status.last_reconcile.as_ref());
     operations(&mut text, &status.operations);
