@@ -125,7 +125,7 @@ fn fuzz(name: &str, seconds: u64) -> Result<()> {
     let mut run = Command::new(program);
     run.arg(format!("-max_total_time={seconds}"))
         .arg(format!("-timeout={HANG_SECONDS}"))
-        .args(["-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=1"])
+        .args(["-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"])
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         // The first folder is written to.
         .args([&found, &seeds])

@@ -255,6 +255,16 @@ mod tests {
     }
 
     #[test]
+    fn one_failed_check_makes_the_count_bad() {
+        let mut count = Count::of_nothing();
+        count.add(true);
+        assert!(count.good);
+        count.add(false);
+        count.add(true);
+        assert_eq!((count.passed, count.failed, count.good), (2, 1, false));
+    }
+
+    #[test]
     fn a_skipped_test_is_not_counted_as_passed() {
         let mut count = Count::default();
         count.read("skipped: a_limit_is_kept: BPF timers");

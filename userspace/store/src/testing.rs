@@ -1,8 +1,6 @@
 //! Fuzzing entry points: the journal and the database as a crash, a full disk or another program
 //! may have left them, for the fuzz targets and for replaying their corpus.
 
-#![expect(clippy::expect_used, reason = "a fuzz target fails by panicking")]
-
 use std::fs;
 use std::sync::OnceLock;
 
