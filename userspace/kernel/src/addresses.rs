@@ -91,6 +91,11 @@ fn address(message: &AddressMessage) -> Option<InterfaceAddress> {
     })
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(message: &AddressMessage) {
+    let _ = (address(message), is_avoided(message));
+}
+
 /// Adds an address without duplicate address detection. An address that is present is success.
 pub(crate) fn add(
     netlink: &mut Netlink,

@@ -63,6 +63,8 @@ mod sockets;
 mod sysctl;
 mod tables;
 mod tcx_fast_path;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod testing;
 mod tuning;
 mod xdp_prefilter;
 mod xtables;
