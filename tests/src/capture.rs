@@ -85,6 +85,49 @@ fn is_received(packet: &[u8], from: Option<LinkAddr>) -> bool {
     !is_own && matches!(packet.first().map(|byte| byte >> 4), Some(4 | 6))
 }
 
+/// A packet socket that returns whole frames of any protocol from the Ethernet header on
+/// (`SOCK_RAW`). The kernel has removed the outer VLAN tag of each.
+#[derive(Debug)]
+pub struct FrameCapture(Socket);
+
+impl FrameCapture {
+    /// Starts to capture all frames that `machine` receives.
+    pub fn start(machine: &Machine) -> Result<Self> {
+        let socket = machine
+            .run(|| Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(ALL))))
+            .with_context(|| format!("{}: no packet socket", machine.name()))?;
+        setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
+        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        Ok(Self(socket))
+    }
+
+    /// Waits for a frame that contains `last`, and returns the frames received before it.
+    pub fn until(&self, last: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let start = Instant::now();
+        let mut before = Vec::new();
+        let mut buffer = vec![0; 1 << 16];
+        while start.elapsed() < deadline() {
+            let Ok((length, from)) = recvfrom::<LinkAddr>(self.0.as_raw_fd(), &mut buffer) else {
+                continue;
+            };
+            let frame = &buffer[..length];
+            if from.is_none_or(|from| from.pkttype() == OUTGOING) {
+                continue;
+            }
+            if contains(frame, last) {
+                return Ok(before);
+            }
+            before.push(frame.to_vec());
+        }
+        bail!("timeout: the last frame did not arrive; captured {before:02x?}")
+    }
+}
+
+/// Returns whether `bytes` contains `part`.
+pub fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
 /// A packet socket that sends Ethernet frames unchanged on one link (`SOCK_RAW`).
 #[derive(Debug)]
 pub struct FrameSender {

@@ -49,7 +49,7 @@ mod tunnel;
 mod wait;
 
 pub use agent::{Agent, POD_CIDRS, SOCKET, program};
-pub use capture::{Capture, FrameSender};
+pub use capture::{Capture, FrameCapture, FrameSender, contains};
 pub use cgroup::{Cgroup, in_cgroup};
 pub use client_process::{ClientKind, SeenAddresses, connect_from_process};
 pub use connection::{Connection, ConnectionLoad};

@@ -131,7 +131,7 @@ impl Systemd {
     }
 
     /// Returns the messages of systemd itself.
-    fn console(&self) -> String {
+    pub fn console(&self) -> String {
         let process = self.process.as_ref();
         process.map(Process::output).unwrap_or_default()
     }

@@ -50,6 +50,8 @@ cd $root
 pivot_root . run/old
 umount -l run/old
 rmdir run/old
+# As systemd does on a machine, so that units with mounts of their own receive later ones.
+mount --make-rshared /
 export container=viaduct-test
 exec env -u dist /lib/systemd/systemd --system --log-target=console --log-level=notice --show-status=0
 '

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Sandbox, Systemd, WORLD, program, until};
+use e2e::{NODE, Sandbox, Systemd, WORLD, program, until};
 
 const UNIT: &str = "viaductd.service";
 const CONFIG: &str = "/etc/viaduct/viaductd.toml";
@@ -29,7 +29,8 @@ fn commands(heading: &str) -> Result<String> {
 }
 
 fn install(systemd: &Systemd) -> Result<String> {
-    systemd.script(&commands("Install")?)
+    let installed = systemd.script(&commands("Install")?);
+    installed.with_context(|| systemd.console())
 }
 
 /// A node with systemd and an installed agent that serves.
@@ -96,6 +97,70 @@ fn the_documented_installation_starts_an_agent_that_attaches_pods() -> Result<()
     systemd.call("viaductctl cni status viaduct")?;
     systemd.call(&format!("viaductctl cni check viaduct {POD}"))?;
     systemd.call(&format!("viaductctl cni del viaduct {POD}"))?;
+    Ok(())
+}
+
+/// Capabilities of the unit, as `/proc/<pid>/status` shows them (docs/reference/privileges.md).
+const CAPABILITIES: &str = "0000000000283401";
+
+/// `systemd-analyze security` of the unit, in tenths: 0 is the best.
+const MOST_EXPOSED: u32 = 30;
+
+#[test]
+fn the_unit_has_few_privileges_and_the_agent_works_with_them() -> Result<()> {
+    let Some((sandbox, systemd)) = installed()? else {
+        return Ok(());
+    };
+    systemd.call(&format!(
+        "systemd-analyze security --no-pager --offline=true --threshold={MOST_EXPOSED} /etc/systemd/system/{UNIT}"
+    ))?;
+    let check = || -> Result<()> {
+        let pid = systemd.property(UNIT, "MainPID")?;
+        let threads = systemd.script(&format!(
+            "grep -hE '^(Cap|NoNewPrivs|Seccomp:)' /proc/{pid}/task/*/status"
+        ))?;
+        ensure!(threads.lines().count() >= 2 * 7, "{threads}");
+        for line in threads.lines() {
+            let (name, value) = line.split_once(":\t").context("a field")?;
+            let expected = match name {
+                "CapInh" | "CapAmb" => "0000000000000000",
+                "NoNewPrivs" => "1",
+                // Filtered.
+                "Seccomp" => "2",
+                _ => CAPABILITIES,
+            };
+            assert_eq!(value, expected, "{name} in\n{threads}");
+        }
+        Ok(())
+    };
+    check()?;
+    // A namespace that is made after the agent's start reaches the unit's mount namespace.
+    systemd.call("ip netns add pod")?;
+    systemd.call(&format!("viaductctl cni add viaduct {POD} --publish 80:80"))?;
+    systemd.call(&format!(
+        "ip netns exec pod ping -q -c 1 -W 60 {}",
+        WORLD[0]
+    ))?;
+    let serve = "ip netns exec pod python3 -m http.server 80 >/dev/null 2>&1 &";
+    systemd.script(serve)?;
+    let request = format!("curl --silent --fail --max-time 60 http://{}/", NODE[0]);
+    until("the hostport answers the world", || {
+        Ok(sandbox.world.call(&request).ok())
+    })?;
+    systemd.write(
+        CONFIG,
+        "pod-cidr = [\"10.213.0.0/20\"]\nhairpin-mode = \"none\"\n",
+    )?;
+    systemd.call(&format!("systemctl reload {UNIT}"))?;
+    systemd.call(&format!("systemctl restart {UNIT}"))?;
+    check()?;
+    sandbox.world.call(&request)?;
+    systemd.call(&format!("viaductctl cni check viaduct {POD}"))?;
+    systemd.call(&format!("viaductctl cni del viaduct {POD}"))?;
+    let listed = systemd.call("viaductctl list --json")?;
+    assert_eq!(listed.trim(), "[]");
+    systemd.call("viaductctl uninstall")?;
+    assert_eq!(systemd.call("ls -A /sys/fs/bpf/viaduct")?, "");
     Ok(())
 }
 

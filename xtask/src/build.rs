@@ -8,6 +8,9 @@ use anyhow::{Context as _, Result};
 use crate::setup::{self, Scope, Tools};
 use crate::{command, project};
 
+/// The target of the BPF object.
+pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
+
 /// Arguments of `build`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -42,7 +45,7 @@ pub(crate) fn bpf_object_with(tools: &Tools, target: &Path, feature: Option<&str
             "build",
             "-Zbuild-std=core",
             "--target",
-            "bpfel-unknown-none",
+            BPF_TARGET,
             "--release",
         ])
         .args(["-p", "datapath", "--target-dir"])

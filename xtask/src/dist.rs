@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::sbom::{self, Shipped};
 use crate::setup::{self, Scope, Tools};
 use crate::{build, command, project};
 
@@ -83,12 +84,43 @@ pub(crate) fn run(args: Args) -> Result<()> {
     for (name, text) in SAMPLES {
         put(&dist.join("etc").join(name), text.as_bytes(), 0o644)?;
     }
+    sbom::write(&dist.join("sbom"), &shipped(&tools, &dist)?)?;
     eprintln!("{} is ready", project::short(&dist));
     if args.next {
         next_agent()?;
         next_layout(&tools)?;
     }
     Ok(())
+}
+
+/// Returns the shipped files that are compiled, each as it is built.
+fn shipped(tools: &Tools, dist: &Path) -> Result<[Shipped; 4]> {
+    let compiler = command::output(Command::new("rustc").arg("-V"))?;
+    let host = || format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let of = |file: &str, package| Shipped {
+        file: dist.join(file),
+        package,
+        target: host(),
+        built_with: &["agent", "ctl"],
+        runtime: "rust-std",
+        compiler: compiler.clone(),
+    };
+    Ok([
+        of("bin/viaductd", "agent"),
+        of("bin/viaductctl", "ctl"),
+        Shipped {
+            target: tools.plugin_target.clone().unwrap_or_else(host),
+            built_with: &["plugin"],
+            ..of("cni/viaduct", "plugin")
+        },
+        Shipped {
+            target: build::BPF_TARGET.to_owned(),
+            built_with: &["datapath"],
+            runtime: "rust-core",
+            compiler: tools.toolchain.version().to_owned(),
+            ..of("lib/viaduct/datapath.o", "datapath")
+        },
+    ])
 }
 
 /// Builds the agent a second time from the same sources: unoptimised, with another version string

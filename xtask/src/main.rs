@@ -20,13 +20,16 @@ mod ci;
 mod command;
 mod compatibility;
 mod demo;
+mod deny;
 mod differential;
 mod dist;
+mod fuzz;
 mod metadata;
 mod privilege;
 mod progress;
 mod project;
 mod rungs;
+mod sbom;
 mod setup;
 mod side_by_side;
 mod soak;
@@ -70,6 +73,8 @@ enum Verb {
     /// Send random traces through Viaduct and through the reference plugins, and compare what
     /// arrives
     Differential(differential::Args),
+    /// Run the fuzz targets of all parsers, with the address sanitizer
+    Fuzz(fuzz::Args),
     /// Load every BPF program and compare the verifier's instruction counts with the committed
     /// table
     Verify(verify::Args),
@@ -79,6 +84,8 @@ enum Verb {
     VagrantCheck(vagrant::Args),
     /// Check import edges, file heads, lengths, language and references
     Tidy(tidy::Args),
+    /// Check the licences, sources and advisories of all dependencies with cargo-deny
+    Deny(deny::Args),
     /// Lay out the files of an installation under target/dist
     Dist(dist::Args),
     /// Run all checks that must pass before a change is merged
@@ -106,10 +113,12 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Compatibility(args) => compatibility::run(&args),
         Verb::Suites(args) => suites::run(&args),
         Verb::Differential(args) => differential::run(&args),
+        Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Vm(args) => vm::run(&args),
         Verb::VagrantCheck(args) => vagrant::run(&args),
         Verb::Tidy(args) => tidy::run(&args),
+        Verb::Deny(args) => deny::run(&args),
         Verb::Dist(args) => dist::run(args),
         Verb::Ci => ci::run(),
     }

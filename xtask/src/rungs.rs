@@ -9,15 +9,19 @@ use crate::binaries::{self, TestBinary};
 use crate::changed::Reach;
 use crate::setup::{self, Scope};
 use crate::side_by_side::{self, Conditions};
-use crate::{build, command, dist, metadata, project, style, tidy};
+use crate::{build, command, deny, dist, fuzz, metadata, project, style, tidy};
 
 /// One rung, in the order of cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rung {
     /// Formatting and tidiness.
     Style,
+    /// Licences, sources and advisories of dependencies.
+    Dependencies,
     /// Everything that needs neither root nor a BPF toolchain.
     Unit,
+    /// The fuzz targets, for some seconds each.
+    Fuzz,
     /// The kernel crate against a kernel, and the BPF object against its model.
     Netns,
     /// The real binaries in network namespaces.
@@ -36,6 +40,7 @@ pub(crate) struct Outcome {
     pub(crate) rung: Rung,
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    pub(crate) skipped: u64,
     /// False also when the tests did not build.
     pub(crate) good: bool,
     pub(crate) time: Duration,
@@ -43,12 +48,21 @@ pub(crate) struct Outcome {
 
 impl Rung {
     /// From the cheapest up.
-    pub(crate) const ALL: [Self; 4] = [Self::Style, Self::Unit, Self::Netns, Self::E2e];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Style,
+        Self::Dependencies,
+        Self::Unit,
+        Self::Fuzz,
+        Self::Netns,
+        Self::E2e,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Style => "style",
+            Self::Dependencies => "deny",
             Self::Unit => "unit",
+            Self::Fuzz => "fuzz",
             Self::Netns => "netns",
             Self::E2e => "e2e",
         }
@@ -66,6 +80,7 @@ impl Rung {
             rung: self,
             passed: count.passed,
             failed: count.failed,
+            skipped: count.skipped,
             good: count.good,
             time: started.elapsed(),
         }
@@ -74,18 +89,28 @@ impl Rung {
     fn tests(self, selection: &Selection) -> Result<Count> {
         match self {
             Self::Style => Ok(style_rules()),
+            Self::Dependencies => deny::of_ladder(),
             Self::Unit => unit(selection),
+            Self::Fuzz => fuzz::of_ladder(),
             Self::Netns => netns(selection),
             Self::E2e => e2e(selection),
         }
     }
 }
 
+/// Mark of a line by which a test reports that it could not run, before its name and the reason
+/// (`e2e::skipped`).
+pub(crate) const SKIPPED: &str = "skipped: ";
+
 /// Tests, as their binaries count them.
 #[derive(Default)]
 pub(crate) struct Count {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// Tests and checks that could not run, each reported with the reason.
+    pub(crate) skipped: u64,
+    /// Those of them that the next closing line counts as passed.
+    uncounted: u64,
     pub(crate) good: bool,
 }
 
@@ -98,8 +123,22 @@ impl Count {
         }
     }
 
+    /// Adds one check.
+    pub(crate) fn add(&mut self, has_passed: bool) {
+        *if has_passed {
+            &mut self.passed
+        } else {
+            &mut self.failed
+        } += 1;
+        self.good &= has_passed;
+    }
+
     /// Adds the closing line of a test binary.
     pub(crate) fn read(&mut self, line: &str) {
+        if line.contains(SKIPPED) {
+            self.skipped += 1;
+            self.uncounted += 1;
+        }
         let Some(result) = line.strip_prefix("test result: ") else {
             return;
         };
@@ -110,7 +149,10 @@ impl Count {
                 .and_then(|word| word.parse::<u64>().ok())
                 .unwrap_or_default();
             match words.next() {
-                Some("passed") => self.passed += number,
+                // The binary counts a skipped test as passed.
+                Some("passed") => {
+                    self.passed += number.saturating_sub(std::mem::take(&mut self.uncounted));
+                }
                 Some("failed") => self.failed += number,
                 _ => {}
             }
@@ -119,17 +161,11 @@ impl Count {
 }
 
 fn style_rules() -> Count {
-    let mut count = Count::default();
+    let mut count = Count::of_nothing();
     for rule in [style::formatted, tidy::check] {
-        match rule() {
-            Ok(()) => count.passed += 1,
-            Err(error) => {
-                eprintln!("{error:#}");
-                count.failed += 1;
-            }
-        }
+        let checked = rule().inspect_err(|error| eprintln!("{error:#}"));
+        count.add(checked.is_ok());
     }
-    count.good = count.failed == 0;
     count
 }
 
@@ -216,5 +252,24 @@ mod tests {
         count.read("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s");
         count.read("test planner::attach ... ok");
         assert_eq!((count.passed, count.failed), (15, 2));
+    }
+
+    #[test]
+    fn one_failed_check_makes_the_count_bad() {
+        let mut count = Count::of_nothing();
+        count.add(true);
+        assert!(count.good);
+        count.add(false);
+        count.add(true);
+        assert_eq!((count.passed, count.failed, count.good), (2, 1, false));
+    }
+
+    #[test]
+    fn a_skipped_test_is_not_counted_as_passed() {
+        let mut count = Count::default();
+        count.read("skipped: a_limit_is_kept: BPF timers");
+        count.read("test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s");
+        count.read("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s");
+        assert_eq!((count.passed, count.skipped), (5, 1));
     }
 }

@@ -6,6 +6,7 @@
 
 mod apt;
 mod archive;
+mod deny;
 mod kubernetes;
 mod linker;
 mod musl;
@@ -16,8 +17,10 @@ mod toolchain;
 
 use anyhow::Result;
 
+use crate::privilege;
 use crate::progress::{Steps, Voice};
 use apt::Apt;
+pub(crate) use deny::ensure_deny;
 pub(crate) use stamp::Tools;
 
 /// Arguments of `setup`.
@@ -51,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     install(Scope::Everything, voice)?;
     let steps = Steps::new(voice);
+    deny::ensure(&steps)?;
     kubernetes::ensure(&steps, &mut Apt::new(&steps), &args.kubernetes)
 }
 
@@ -64,6 +68,15 @@ pub(crate) fn ensure_company() -> Result<()> {
     let steps = Steps::new(Voice::QuietIfDone);
     newest::ensure_docker(&steps)?;
     kubernetes::ensure(&steps, &mut Apt::new(&steps), &["kube-proxy".to_owned()])
+}
+
+/// Installs the C++ compiler of libFuzzer, whose sources its crate has.
+pub(crate) fn ensure_fuzzing() -> Result<()> {
+    let steps = Steps::new(Voice::QuietIfDone);
+    if privilege::find("c++").is_some() {
+        return Ok(());
+    }
+    Apt::new(&steps).install("compile libFuzzer", &["g++"])
 }
 
 /// Installs what guests of `vm` need in addition.

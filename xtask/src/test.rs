@@ -36,7 +36,8 @@ enum Which {
     Netns,
     /// The real binaries in network namespaces; needs root
     E2e,
-    /// Formatting, `cargo xtask tidy` and every rung
+    /// Formatting, `cargo xtask tidy`, `cargo xtask deny`, `cargo xtask fuzz` for some seconds, and
+    /// every rung
     All,
 }
 
@@ -105,13 +106,14 @@ pub(crate) fn without_colour(line: &str) -> String {
 
 fn table(outcomes: &[Outcome]) -> String {
     let mut lines = vec![format!(
-        "{:<8} {:>7} {:>7} {:>8}",
-        "rung", "passed", "failed", "time"
+        "{:<8} {:>7} {:>7} {:>7} {:>8}",
+        "rung", "passed", "failed", "skipped", "time"
     )];
     for Outcome {
         rung,
         passed,
         failed,
+        skipped,
         good,
         time,
     } in outcomes
@@ -119,7 +121,7 @@ fn table(outcomes: &[Outcome]) -> String {
         let mark = if *good { "" } else { "  ✗" };
         let seconds = time.as_secs_f32();
         lines.push(format!(
-            "{:<8} {passed:>7} {failed:>7} {seconds:>6.1} s{mark}",
+            "{:<8} {passed:>7} {failed:>7} {skipped:>7} {seconds:>6.1} s{mark}",
             rung.name()
         ));
     }

@@ -4,7 +4,6 @@ mod docs;
 mod edges;
 mod gates;
 mod language;
-mod licences;
 mod reference_docs;
 mod references;
 mod source;
@@ -33,7 +32,6 @@ pub(crate) fn check() -> Result<()> {
     let metadata = metadata::load()?;
     let mut offences = edges::offences(&metadata);
     offences.extend(gates::offences(&metadata));
-    offences.extend(licences::offences(&metadata));
     offences.extend(source::offences()?);
     offences.extend(docs::offences()?);
     offences.extend(language::offences()?);

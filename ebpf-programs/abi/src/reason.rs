@@ -68,14 +68,15 @@ drop_reasons! {
         at "from_pod, uplink_in, uplink_out, xdp_guard",
         do "Capture at the sender: a broken stack, a fuzzer or an attack. A few during a fault \
             of the network are harmless.";
-    /// The source MAC address of a pod's frame, or the sender MAC address of its ARP packet, is not
-    /// the pod's.
+    /// The source MAC address of a pod's frame, or a MAC address in its ARP or neighbour discovery
+    /// packet, is not the pod's.
     SpoofedMac = 2, "spoofed-mac",
         at "from_pod",
         do "Find out what in the pod changes its MAC address or sends raw frames. Set \
             `macspoofchk: false` only for pods that must bridge or forward.";
-    /// The source address of a pod's packet, or the sender address of its ARP or neighbour
-    /// discovery packet, is not the pod's.
+    /// The source address of a pod's packet, or an address that its ARP or neighbour discovery
+    /// packet announces or probes, is not the pod's. Of link-local addresses of IPv6, a pod has the
+    /// one that is derived from its MAC address, and those that it was assigned.
     SpoofedAddress = 3, "spoofed-address",
         at "from_pod",
         do "Find out which address the pod added or forges. Routers, VPN gateways and virtual \
@@ -111,19 +112,21 @@ drop_reasons! {
         do "Use one pod per peer for protocols without ports (GRE, ESP).";
     /// The packet has a pod address that no attached pod has: as its source where it would leave
     /// the node, or as its destination where the node would have to resolve it on a bridge that has
-    /// only Viaduct's pods.
+    /// only Viaduct's pods. Or it came in by an interface that no attached pod has.
     UnknownPod = 9, "unknown-pod",
         at "from_pod, uplink_in, uplink_out",
-        do "Expected for a moment after a DEL, and for scans of the pod CIDR. If it lasts, \
-            something uses an address of the pod CIDR that Viaduct did not assign: look for pods \
-            of another plugin in the same CIDR, and for clients of pods that are gone.";
+        do "Expected for a moment during and after a DEL, and for scans of the pod CIDR. If it \
+            lasts, something uses an address of the pod CIDR that Viaduct did not assign: look for \
+            pods of another plugin in the same CIDR, and for clients of pods that are gone. At \
+            `from_pod`, `viaductctl doctor` shows whether reconciliation fails.";
     /// No address of the packet's family to translate to: neither the uplink nor the gateway of the
     /// pod's network has one.
     NoSourceAddress = 10, "no-source-address",
         at "from_pod, uplink_out",
         do "Give the uplink an address of that family, or exempt the destination with \
             `--non-masquerade-cidr`.";
-    /// The packet has more IPv6 extension headers than the parser walks.
+    /// The packet has more IPv6 extension headers, or options of neighbour discovery, than the parser
+    /// walks.
     TooManyHeaders = 11, "too-many-headers",
         at "from_pod, uplink_in, uplink_out",
         do "Such packets are rare outside of tests and attacks. Capture at the sender.";
@@ -177,9 +180,10 @@ drop_reasons! {
     RateLimit = 20, "rate-limit",
         at "from_pod, to_pod, uplink_in",
         do "Expected for senders that do not back off. Change the limit with `viaductctl limit`.";
-    /// The packet is from one pod to another, and the `ingressPolicy` of both pods forbids it.
+    /// The packet is from one pod to another, and the `ingressPolicy` of both pods forbids it,
+    /// whatever addresses it has.
     IngressPolicy = 21, "ingress-policy",
-        at "from_pod",
+        at "from_pod, to_pod",
         do "Use `ingressPolicy: open`, or reach the pod by its published port.";
     /// A first fragment ends within its transport header (RFC 1858, RFC 7112).
     TinyFragment = 22, "tiny-fragment",
@@ -192,6 +196,37 @@ drop_reasons! {
         at "from_pod, uplink_in, uplink_out",
         do "Capture at the sender: an attempt to evade a filter, or a sender that uses an \
             identification again while fragments of the last datagram are missing.";
+    /// A frame has a VLAN tag behind a VLAN tag: of a pod with a spoof check any, from outside two
+    /// tags with VLAN 0. A receiver removes both and processes a packet that no filter has seen
+    /// (CVE-2021-27853).
+    TaggedTwice = 24, "tagged-twice",
+        at "from_pod, uplink_in, xdp_guard",
+        do "Capture at the sender: an attempt to evade a filter. A pod that needs stacked VLANs \
+            needs `vlanTrunk` or `macspoofchk: false`.";
+    /// A frame of a pod with a spoof check has a VLAN tag that its network is not configured for:
+    /// the bridge assigns the VLAN of such a pod's frames. VLAN 0 is a priority, and passes.
+    UnknownVlan = 25, "unknown-vlan",
+        at "from_pod",
+        do "Find the VLAN interface or raw socket in the pod. Set `vlanTrunk` for pods that send \
+            tagged frames.";
+    /// A frame of a pod with a spoof check is neither IPv4, IPv6 nor ARP: LLC, STP, LLDP, MPLS,
+    /// PPPoE, RARP and others.
+    ForeignFrame = 26, "foreign-frame",
+        at "from_pod",
+        do "Find what in the pod sends such frames, often a routing or discovery daemon. Pods \
+            that need another protocol need `macspoofchk: false`.";
+    /// A pod with a spoof check sent what only a router sends: a router advertisement or redirect
+    /// (ICMP, ICMPv6), or a query or advertisement to multicast listeners and routers (IGMP, MLD,
+    /// RFC 4286).
+    RogueRouter = 27, "rogue-router",
+        at "from_pod",
+        do "Find the routing daemon or the attacker in the pod: other pods would send their \
+            traffic to it. Pods that route for others need `macspoofchk: false`.";
+    /// A pod with a spoof check sent a DHCP or DHCPv6 message to a client (UDP port 68 or 546).
+    RogueDhcp = 28, "rogue-dhcp",
+        at "from_pod",
+        do "Find the DHCP server or the attacker in the pod: other pods would take addresses and \
+            routes from it. A DHCP server in a pod needs `macspoofchk: false`.";
 }
 
 #[cfg(test)]

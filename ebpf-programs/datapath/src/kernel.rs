@@ -19,6 +19,9 @@ const WITHIN_REACH: u32 = 256;
 const PACKET_HOST: u32 = 0;
 const PACKET_OTHERHOST: u32 = 3;
 
+/// The VLAN identifier in the kernel's copy of a tag; the other bits are priority and DEI.
+const VLAN_ID: u32 = 0xfff;
+
 /// `BPF_F_IPV6`, or 0 where the kernel does not have the flag. The loader probes the kernel and
 /// sets it.
 #[unsafe(no_mangle)]
@@ -121,6 +124,19 @@ impl Packet for Kernel {
     fn is_tagged(&self) -> bool {
         // SAFETY: the context is valid for as long as the program runs.
         unsafe { ptr::read_volatile(&raw const (*self.skb).vlan_present) != 0 }
+    }
+
+    #[inline(always)]
+    fn vlan_id(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        let tag = unsafe { ptr::read_volatile(&raw const (*self.skb).vlan_tci) };
+        if self.is_tagged() { tag & VLAN_ID } else { 0 }
+    }
+
+    #[inline(always)]
+    fn ingress_interface(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.skb).ingress_ifindex) }
     }
 
     #[inline(always)]

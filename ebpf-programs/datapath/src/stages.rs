@@ -47,9 +47,12 @@ stage!(stage_parse_pod() -> Decision<Content>, |kernel, work| {
     let interface = kernel.hook();
     stages::parse_pod(kernel, work, interface)
 });
-stage!(stage_identify_pod() -> bool, |kernel, work| {
+stage!(stage_identify_pod() -> u32, |kernel, work| {
     let interface = kernel.hook();
     stages::identify_pod(kernel, work, interface)
+});
+stage!(stage_check_received_policy() -> Decision<()>, |kernel, work| {
+    stages::check_received_policy(kernel, work)
 });
 stage!(stage_parse_received() -> Content, |kernel, work| {
     stages::parse_received(kernel, work)
@@ -237,8 +240,13 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn identify_pod(&mut self) -> bool {
+    fn identify_pod(&mut self) -> u32 {
         Code::from_code(stage_identify_pod(self.skb))
+    }
+
+    #[inline(always)]
+    fn check_received_policy(&mut self) -> Decision<()> {
+        Code::from_code(stage_check_received_policy(self.skb))
     }
 
     #[inline(always)]

@@ -47,6 +47,17 @@ impl Packet for Frame {
         false
     }
 
+    #[inline(always)]
+    fn vlan_id(&self) -> u32 {
+        0
+    }
+
+    #[inline(always)]
+    fn ingress_interface(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.md).ingress_ifindex) }
+    }
+
     /// Always true: the kernel determines the type of the packet later.
     #[inline(always)]
     fn is_for_this_host(&self) -> bool {

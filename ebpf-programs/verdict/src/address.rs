@@ -1,6 +1,6 @@
 //! Address classes and prefixes, by the address alone.
 
-use abi::{Address, Family};
+use abi::{Address, Family, Mac};
 
 /// Returns the four words in host byte order, most significant first.
 #[inline(always)]
@@ -51,6 +51,19 @@ pub fn is_link_local(address: &Address) -> bool {
     } else {
         a >> 22 == 0xfe80 >> 6
     }
+}
+
+/// Returns the link-local address of IPv6 that Linux derives from a MAC address (RFC 4291, appendix
+/// A; `ipv6_generate_eui64` in `net/ipv6/addrconf.c`).
+#[inline(always)]
+pub fn link_local_of(mac: Mac) -> Address {
+    let [a, b, c, d, e, f] = mac.bytes();
+    Address::from_words([
+        u32::from_ne_bytes([0xfe, 0x80, 0, 0]),
+        0,
+        u32::from_ne_bytes([a ^ 2, b, c, 0xff]),
+        u32::from_ne_bytes([0xfe, d, e, f]),
+    ])
 }
 
 /// Returns whether routers forward packets from and to the address: neither IPv4's `0.0.0.0/8`,
@@ -186,6 +199,14 @@ mod tests {
             assert!(is_forwardable(&v6(usual)), "{usual}");
         }
         assert!(is_forwardable(&Address::v4([169, 254, 0, 1])), "Linux does");
+    }
+
+    #[test]
+    fn a_link_local_address_contains_the_mac_address() {
+        let mac = Mac::new([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
+        assert_eq!(link_local_of(mac), v6("fe80::11:22ff:fe33:4455"));
+        let universal = Mac::new([0x00, 0, 0x5e, 0, 0x53, 1]);
+        assert_eq!(link_local_of(universal), v6("fe80::200:5eff:fe00:5301"));
     }
 
     #[test]

@@ -12,7 +12,9 @@ pub trait HookStages {
     /// [`crate::stages::parse_pod`].
     fn parse_pod(&mut self) -> Decision<Content>;
     /// [`crate::stages::identify_pod`].
-    fn identify_pod(&mut self) -> bool;
+    fn identify_pod(&mut self) -> u32;
+    /// [`crate::stages::check_received_policy`].
+    fn check_received_policy(&mut self) -> Decision<()>;
     /// [`crate::stages::check_duplicate`].
     fn check_duplicate(&mut self) -> Decision<()>;
     /// [`crate::stages::parse_received`].

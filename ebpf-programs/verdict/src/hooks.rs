@@ -2,7 +2,7 @@
 
 mod fragments;
 
-use abi::{Direction, DropReason};
+use abi::{Direction, DropReason, EndpointFlags};
 
 use self::fragments::{order_fragment, track_fragment};
 use crate::flow_cache::CacheLookup;
@@ -198,17 +198,20 @@ fn open<H: HookStages>(
 /// Egress of a pod's veth: packets that the pod receives.
 #[inline(always)]
 pub fn to_pod(stages: &mut impl HookStages) -> Verdict {
-    let is_limited = stages.identify_pod();
-    let verdict = Verdict::from(process_to_pod(stages, is_limited));
+    let flags = stages.identify_pod();
+    let verdict = Verdict::from(process_to_pod(stages, flags));
     stages.count(Direction::Ingress, verdict);
     verdict
 }
 
 #[inline(always)]
-fn process_to_pod(stages: &mut impl HookStages, is_limited: bool) -> Decision<()> {
-    // Duplicates are dropped before they are charged to the pod's limit.
+fn process_to_pod(stages: &mut impl HookStages, flags: u32) -> Decision<()> {
+    // Duplicates and forbidden packets are dropped before they are charged to the pod's limit.
     stages.check_duplicate()?;
-    if is_limited {
+    if flags & EndpointFlags::SAME_BRIDGE != 0 {
+        stages.check_received_policy()?;
+    }
+    if flags & EndpointFlags::LIMITED != 0 {
         stages.charge(Direction::Ingress)?;
     }
     translate_received(stages)

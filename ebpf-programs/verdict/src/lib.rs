@@ -18,9 +18,11 @@
 )]
 
 pub mod address;
+mod admission;
 mod bypass;
 pub mod checksum;
 mod crc;
+mod discovery;
 mod duplicate;
 mod eviction;
 mod exit;
@@ -41,6 +43,7 @@ mod packet;
 mod parse;
 mod policy;
 mod rewrite;
+mod role;
 mod row_cache;
 mod sender;
 pub mod shape;

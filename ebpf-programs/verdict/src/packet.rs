@@ -23,6 +23,15 @@ pub trait Packet {
     /// it in the metadata.
     fn is_tagged(&self) -> bool;
 
+    /// Returns the VLAN identifier of that tag, 0..=4095; 0 where there is no tag, or one with a
+    /// priority only (IEEE 802.1Q, "priority-tagged").
+    fn vlan_id(&self) -> u32;
+
+    /// Returns the interface index of the link that the packet has come in by; 0 for a packet of the
+    /// node itself. A bridge forwards a frame with the index of the port that the frame came in by,
+    /// and routing one with that of the bridge.
+    fn ingress_interface(&self) -> u32;
+
     /// Returns whether the link layer has addressed the packet to this host alone (`PACKET_HOST`):
     /// the kernel forwards no others. See [`Packet::is_for_other_host`].
     fn is_for_this_host(&self) -> bool;

@@ -16,6 +16,10 @@ pub(crate) const MAX_EXTENSIONS: u32 = 5;
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// A VLAN tag (IEEE 802.1Q), and a service tag (IEEE 802.1ad).
+const ETHERTYPE_VLAN: [u16; 2] = [0x8100, 0x88a8];
+/// Tags of bridges before IEEE 802.1ad ("QinQ").
+const ETHERTYPE_QINQ: [u16; 3] = [0x9100, 0x9200, 0x9300];
 
 /// Bytes of an IPv4 header without options.
 pub(crate) const IPV4_HEADER: u32 = 20;
@@ -137,6 +141,21 @@ pub(crate) fn quoted(packet: &impl Packet, outer: &Headers, headers: &mut Header
     } else {
         ipv4(packet, Extent::Quoted, headers)
     }
+}
+
+/// Returns whether an `EtherType` is that of a VLAN tag which Linux removes from a frame
+/// (`eth_type_vlan`).
+#[inline(always)]
+pub(crate) const fn is_vlan_tag(ethertype: u16) -> bool {
+    let [vlan, service] = ETHERTYPE_VLAN;
+    ethertype == vlan || ethertype == service
+}
+
+/// Returns whether an `EtherType` is that of any VLAN tag.
+#[inline(always)]
+pub(crate) const fn is_any_tag(ethertype: u16) -> bool {
+    let [first, second, third] = ETHERTYPE_QINQ;
+    is_vlan_tag(ethertype) || ethertype == first || ethertype == second || ethertype == third
 }
 
 enum Layer3 {

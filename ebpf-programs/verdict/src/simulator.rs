@@ -102,6 +102,10 @@ pub struct World {
     pub clock: u64,
     /// Whether the current packet has a VLAN tag.
     pub tagged: bool,
+    /// VLAN identifier of that tag.
+    pub vlan_id: u32,
+    /// Interface index of the link that the current packet has come in by.
+    pub ingress_interface: u32,
     /// `skb->mark` of the current packet, set by other software.
     pub mark: u32,
     /// Flow hash of the current packet.
@@ -164,6 +168,8 @@ impl Default for World {
             mtus: BTreeMap::new(),
             clock: 1_000_000_000_000,
             tagged: false,
+            vlan_id: 0,
+            ingress_interface: 0,
             mark: 0,
             flow_hash: 0,
             segments: (0, 0),
@@ -288,8 +294,12 @@ impl HookStages for Simulator {
         stages::parse_pod(&mut self.world, &mut self.work, self.interface)
     }
 
-    fn identify_pod(&mut self) -> bool {
+    fn identify_pod(&mut self) -> u32 {
         stages::identify_pod(&mut self.world, &mut self.work, self.interface)
+    }
+
+    fn check_received_policy(&mut self) -> Decision<()> {
+        stages::check_received_policy(&mut self.world, &mut self.work)
     }
 
     fn check_duplicate(&mut self) -> Decision<()> {

@@ -4,7 +4,7 @@
 //! returns a value that can be encoded as a number: nothing else fits between two separately
 //! verified functions.
 
-use abi::{Direction, EndpointFlags};
+use abi::{Direction, DropReason, EndpointFlags};
 
 use crate::eviction::ClockHand;
 use crate::flow_cache::{self, CacheHit, CacheLookup, FlowCache, ScratchProvider};
@@ -18,8 +18,8 @@ use crate::work::{
     Content, Fit, Fragment, Hook, HostportMatch, Lack, Origin, QuotaUsage, Transport, Work,
 };
 use crate::{
-    bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod, icmp,
-    masquerade, parse, policy, rewrite, row_cache, sender,
+    admission, bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod,
+    icmp, masquerade, parse, policy, rewrite, row_cache, sender,
 };
 
 /// Looks up the packet's cache entry and applies it, unless the pod-side entry must be updated
@@ -67,7 +67,8 @@ pub fn propagate<E: Node + FlowCache>(env: &mut E, work: &mut Work, index: u32) 
     flow_cache::propagate(env, work, index);
 }
 
-/// Parses a frame on a pod's veth, and finds its pod.
+/// Parses a frame on a pod's veth, and finds its pod. Drops frames of an interface that no pod has:
+/// nothing is known that they could be checked for.
 #[inline(always)]
 pub fn parse_pod<E: Packet + Node + FlowCache>(
     env: &mut E,
@@ -76,8 +77,8 @@ pub fn parse_pod<E: Packet + Node + FlowCache>(
 ) -> Decision<Content> {
     row_cache::refresh(env, work);
     let Some(of) = row_cache::interface(env, work, interface) else {
-        work.pod = 0;
-        return Ok(Content::Foreign);
+        start(env, work, interface, 0);
+        return Err(DropReason::UnknownPod);
     };
     start(env, work, interface, of.pod);
     work.limited = of.flags & EndpointFlags::LIMITED;
@@ -96,14 +97,24 @@ fn fragment_or(work: &Work, content: Content) -> Content {
     }
 }
 
-/// Finds the pod of a frame on its veth, without parsing the frame. Returns whether the pod has a
-/// limit.
+/// Finds the pod of a frame on its veth, without parsing the frame. Returns those of its
+/// [`EndpointFlags`] that concern what it receives: `LIMITED` and `SAME_BRIDGE`.
 #[inline(always)]
-pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32) -> bool {
+pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32) -> u32 {
     let of = env.interface(interface).copied().unwrap_or_default();
     start(env, work, interface, of.pod);
     work.headers.length = env.len().saturating_sub(ETHERNET);
-    of.flags & EndpointFlags::LIMITED != 0
+    let of_pod = env.pod(of.pod).map_or(0, |pod| pod.flags);
+    (of.flags & EndpointFlags::LIMITED) | (of_pod & EndpointFlags::SAME_BRIDGE)
+}
+
+/// Drops packets from another pod, by bridge or stack, where the policies of both forbid them.
+#[inline(always)]
+pub fn check_received_policy<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<()> {
+    policy::check_received(env, work)
 }
 
 /// Parses a packet that a pod receives from bridge or stack, where it may need a translation: ICMP
@@ -161,6 +172,9 @@ pub fn parse_entering<E: Packet + Node + FlowCache>(
         return Ok(Content::Foreign);
     }
     let content = parse::received(env, uplink.l2_len, &mut work.headers)?;
+    if content == Content::Foreign && uplink.l2_len != 0 {
+        admission::check_outsider(env)?;
+    }
     let content = fragment_or(work, content);
     if content == Content::Ip && flow::find(env, work, Hook::UplinkIn) {
         return Ok(Content::FlowFound);

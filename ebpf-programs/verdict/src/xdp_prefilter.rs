@@ -6,6 +6,7 @@
 
 use abi::{Direction, DropReason, Mac};
 
+use crate::admission;
 use crate::hostport::{is_martian, is_pod_address};
 use crate::node::Node;
 use crate::outcome::Decision;
@@ -44,7 +45,9 @@ fn classify(
     }
     match parse::received(frame, l2_len, headers) {
         // A long chain of extension headers is not invalid.
-        Err(DropReason::TooManyHeaders) | Ok(Content::Arp | Content::Foreign) => return Ok(()),
+        Err(DropReason::TooManyHeaders) | Ok(Content::Arp) => return Ok(()),
+        Ok(Content::Foreign) if l2_len != 0 => return admission::check_outsider_at_xdp(frame),
+        Ok(Content::Foreign) => return Ok(()),
         Err(reason) => return Err(reason),
         Ok(
             Content::Ip

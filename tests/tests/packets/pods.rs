@@ -21,6 +21,11 @@ fn v6(text: &str) -> Address {
     Address::v6(address.octets())
 }
 
+/// The link-local address of the first pod.
+fn own_link_local() -> Address {
+    verdict::address::link_local_of(example::mac())
+}
+
 /// Neighbour discovery for `target`.
 fn discovery(icmp_type: u8, target: Address) -> Body {
     Body::Icmp(icmp_type, 0, [0; 4], target.bytes().to_vec())
@@ -58,7 +63,7 @@ fn packets_with_the_pods_own_addresses_pass() -> Result<()> {
 #[test]
 fn packets_with_any_assigned_address_of_the_pod_pass() -> Result<()> {
     let additional = [Address::v4([10, 88, 1, 2]), v6("fd00:88:1::2")];
-    let (unspecified, link, all) = (v6("::"), v6("fe80::2"), v6("ff02::1"));
+    let (unspecified, link, all) = (v6("::"), own_link_local(), v6("ff02::1"));
     let about = |icmp_type| discovery(icmp_type, additional[1]);
     let frames = [
         own(additional[0], example::remote()[0], tcp()),
@@ -177,7 +182,7 @@ fn packets_with_foreign_source_addresses_are_dropped() -> Result<()> {
 #[test]
 fn a_pod_discovers_its_neighbours_but_is_no_router() -> Result<()> {
     on_bench(|bench| {
-        let (pod, link) = (example::pod()[1], v6("fe80::2"));
+        let (pod, link) = (example::pod()[1], own_link_local());
         let (unspecified, all) = (v6("::"), v6("ff02::1"));
         let solicited = v6("ff02::1:ff00:2");
         let allowed = [
@@ -200,9 +205,9 @@ fn a_pod_discovers_its_neighbours_but_is_no_router() -> Result<()> {
         let forged = [
             (unspecified, solicited, discovery(135, other)),
             (link, all, discovery(136, other)),
-            (pod, all, discovery(134, unspecified)),
-            (link, all, discovery(134, unspecified)),
-            (link, v6("fe80::1"), discovery(137, pod)),
+            (link, all, discovery(136, v6("fe80::1"))),
+            (v6("fe80::1"), all, discovery(136, pod)),
+            (v6("fe80::1"), all, discovery(134, unspecified)),
             (link, example::remote()[1], tcp()),
             (unspecified, example::remote()[1], tcp()),
         ];
@@ -210,7 +215,18 @@ fn a_pod_discovers_its_neighbours_but_is_no_router() -> Result<()> {
             let frame = own(source, destination, body);
             bench.drops(FromPod, &frame, DropReason::SpoofedAddress)?;
         }
-        Ok(())
+        let of_routers = [
+            (pod, all, discovery(134, unspecified)),
+            (link, all, discovery(134, unspecified)),
+            (link, v6("fe80::1"), discovery(137, pod)),
+            (link, all, discovery(130, unspecified)),
+        ];
+        for (source, destination, body) in of_routers {
+            let frame = own(source, destination, body);
+            bench.drops(FromPod, &frame, DropReason::RogueRouter)?;
+        }
+        let offer = own(link, all, Body::Udp(547, 546, b"reply".to_vec()));
+        bench.drops(FromPod, &offer, DropReason::RogueDhcp)
     })
 }
 
@@ -309,7 +325,7 @@ fn a_pods_traffic_is_counted_from_the_ip_header_on() -> Result<()> {
 }
 
 #[test]
-fn packets_of_unknown_interfaces_pass() -> Result<()> {
+fn packets_from_unknown_interfaces_are_dropped_and_packets_to_them_pass() -> Result<()> {
     on_bench(|bench| {
         let world = &mut bench.simulator.world;
         world.interfaces.clear();
@@ -317,9 +333,8 @@ fn packets_of_unknown_interfaces_pass() -> Result<()> {
             .object
             .remove::<4, 8>(abi::maps::INTERFACES, &example::INTERFACE)?;
         let frame = own(example::remote()[0], example::node()[0], tcp());
-        bench.passes(FromPod, &frame)?;
         bench.passes(ToPod, &frame)?;
         assert!(bench.drop_counts()?.is_empty());
-        Ok(())
+        bench.drops(FromPod, &frame, DropReason::UnknownPod)
     })
 }

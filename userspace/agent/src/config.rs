@@ -15,9 +15,9 @@ use serde::Deserialize;
 
 use crate::cni_files::Directories;
 use crate::{limit_keys, pod_cidrs, telemetry};
-use values::{annotation, egress, flow_entries, mtu};
+use values::{Access, annotation, egress, flow_entries, mtu};
 
-pub(crate) use file::sample;
+pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 
 mod file;
 mod values;
@@ -67,6 +67,13 @@ struct Keys {
     /// Unix socket to serve the API on [default: /run/viaduct/viaduct.sock]
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
+    /// Unix socket that serves queries only [default: viaduct-ro.sock beside --socket if
+    /// --socket-group is set, else none]
+    #[arg(long, value_name = "FILE")]
+    read_only_socket: Option<PathBuf>,
+    /// Group whose members may connect to the read-only socket, by name or number [default: none]
+    #[arg(long, value_name = "GROUP")]
+    socket_group: Option<String>,
     /// Directory of the attachment records, on a file system that a reboot clears [default:
     /// /run/viaduct]
     #[arg(long, value_name = "DIR")]
@@ -172,6 +179,10 @@ struct Keys {
     /// /usr/libexec/cni]
     #[arg(long, value_name = "DIR")]
     cni_bin_dir: Option<PathBuf>,
+    /// Layers that reduce the privileges of the agent: on, off, or a comma-separated list of
+    /// capabilities [default: on]
+    #[arg(long, value_name = "LAYERS")]
+    sandbox: Option<String>,
     /// Log level: error, warn, info, debug, trace or off, optionally with a comma-separated list of
     /// target=level, such as info,engine=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
@@ -182,6 +193,8 @@ struct Keys {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) socket: PathBuf,
+    /// Privileges of the agent, and its read-only socket.
+    pub(crate) access: Access,
     pub(crate) state_dir: PathBuf,
     pub(crate) bpffs: PathBuf,
     /// `None` for the root of the mounted cgroup2.
@@ -262,6 +275,10 @@ impl Config {
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let keys = [
             ("socket", self.socket != wanted.socket),
+            (
+                "sandbox, read-only-socket, socket-group",
+                self.access != wanted.access,
+            ),
             ("state-dir", self.state_dir != wanted.state_dir),
             ("bpffs", self.bpffs != wanted.bpffs),
             ("cgroup", self.cgroup != wanted.cgroup),
@@ -291,6 +308,7 @@ impl Config {
     pub(crate) fn adopt_reloadable(&mut self, wanted: Self) {
         let kept = std::mem::replace(self, wanted);
         self.socket = kept.socket;
+        self.access = kept.access;
         self.state_dir = kept.state_dir;
         self.bpffs = kept.bpffs;
         self.cgroup = kept.cgroup;
@@ -307,8 +325,16 @@ impl Config {
 
     fn from_keys(keys: Keys) -> Result<Self> {
         let kubenet = keys.kubenet.unwrap_or(false);
+        let socket = path("socket", keys.socket, api::DEFAULT_SOCKET)?;
+        let read_only = optional_path("read-only-socket", keys.read_only_socket)?;
         Ok(Self {
-            socket: path("socket", keys.socket, api::DEFAULT_SOCKET)?,
+            access: Access::new(
+                &socket,
+                read_only,
+                keys.socket_group,
+                keys.sandbox.as_deref(),
+            )?,
+            socket,
             state_dir: path("state-dir", keys.state_dir, "/run/viaduct")?,
             bpffs: path("bpffs", keys.bpffs, api::DEFAULT_BPFFS)?,
             cgroup: optional_path("cgroup", keys.cgroup)?,
@@ -376,6 +402,9 @@ impl Keys {
     fn merge_over(self, file: Self) -> Self {
         Self {
             socket: self.socket.or(file.socket),
+            read_only_socket: self.read_only_socket.or(file.read_only_socket),
+            socket_group: self.socket_group.or(file.socket_group),
+            sandbox: self.sandbox.or(file.sandbox),
             state_dir: self.state_dir.or(file.state_dir),
             bpffs: self.bpffs.or(file.bpffs),
             cgroup: self.cgroup.or(file.cgroup),

@@ -26,6 +26,9 @@ use crate::write_timeout::WriteTimeout;
 /// Maximum number of connections: more than the requests that the engine queues, and fewer than the
 /// default limit of open files of a process.
 pub(crate) const MAX_CONNECTIONS: usize = 640;
+/// Maximum number of connections of the read-only socket: its clients leave most of the queue and
+/// of the open files to root.
+pub(crate) const MAX_READ_ONLY_CONNECTIONS: usize = 64;
 /// Timeout of receiving the head of a request, from the connection or from the previous response.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of delivering the remaining responses when the agent stops.
@@ -40,12 +43,24 @@ pub(crate) const STOPPING: &str = "the agent is stopping";
 const TOO_MANY: &str = "too many clients are connected to the agent";
 
 /// Serves until `stopped` is `true`; then finishes running requests, and refuses new connections.
-pub(crate) async fn serve<L>(mut listener: L, router: Router, mut stopped: watch::Receiver<bool>)
+pub(crate) async fn serve<L>(listener: L, router: Router, stopped: watch::Receiver<bool>)
 where
     L: Listener<Io = UnixStream>,
 {
+    serve_at_most(MAX_CONNECTIONS, listener, router, stopped).await;
+}
+
+/// Does the same as [`serve`], with at most `connections` at a time.
+pub(crate) async fn serve_at_most<L>(
+    connections: usize,
+    mut listener: L,
+    router: Router,
+    mut stopped: watch::Receiver<bool>,
+) where
+    L: Listener<Io = UnixStream>,
+{
     let open = GracefulShutdown::new();
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(connections));
     loop {
         tokio::select! {
             (stream, _) = listener.accept() => match Arc::clone(&permits).try_acquire_owned() {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use api::ErrorBody;
 use axum::Json;
-use axum::http::{StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use engine::EngineError;
 use planner::Category;
@@ -125,6 +125,19 @@ pub(crate) async fn no_such_path(uri: Uri) -> Response {
         },
     };
     (StatusCode::NOT_FOUND, Json(body)).into_response()
+}
+
+/// Responds to a request of the read-only socket that is no query.
+pub(crate) fn read_only(method: &Method, uri: &Uri) -> Response {
+    let body = ErrorBody {
+        code: 4,
+        message: format!(
+            "the read-only socket serves queries only: {method} {} is refused",
+            uri.path()
+        ),
+        details: "use the agent's socket, as root".to_owned(),
+    };
+    (StatusCode::FORBIDDEN, Json(body)).into_response()
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ mod reload;
 mod replay;
 mod requests;
 mod routes;
+mod sandbox;
 mod server;
 mod service_manager;
 mod socket;
@@ -64,8 +65,8 @@ use crate::metrics::Metrics;
 use crate::reload::Reload;
 use crate::replay::SpoolReplay;
 use crate::requests::App;
-use crate::server::WatchedFiles;
-use crate::socket::ListenAddress;
+use crate::server::{Listeners, WatchedFiles};
+use crate::socket::{ListenAddress, ReadOnlyListener};
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
 
@@ -97,15 +98,22 @@ fn run(options: Options) -> Result<()> {
     if options.uninstall {
         return uninstall::run(&config, uninstall::policy(options.drain), options.purge);
     }
-    let place = passed.map_or_else(
-        || ListenAddress::Path(config.socket.clone()),
-        ListenAddress::Passed,
-    );
+    // Capabilities belong to a thread, and later threads inherit them.
+    config.access.sandbox.enter_before_threads()?;
+    let read_only = config.access.read_only.as_ref();
+    let listeners = Listeners {
+        main: passed.map_or_else(
+            || ListenAddress::Path(config.socket.clone()),
+            ListenAddress::Passed,
+        ),
+        read_only: read_only.map(ReadOnlyListener::of).transpose()?,
+    };
     let reader = kernel::FlowReader::new(&config.bpffs);
     let flows = FlowSource::new(move || reader.read());
     let features = Features::default();
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
+    config.access.sandbox.log();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -128,7 +136,7 @@ fn run(options: Options) -> Result<()> {
         lifecycle: Lifecycle::new(Reload::new(options, config, log_level)),
     };
     let gone = Arc::clone(&app.lifecycle.uninstalled);
-    let served = runtime.block_on(server::serve(place, files, app));
+    let served = runtime.block_on(server::serve(listeners, files, app));
     // Dropping the runtime drops all handles to the engine, which then executes its queue and
     // returns.
     drop(runtime);

@@ -72,6 +72,13 @@ pub(crate) struct NamespaceQuery {
     ifname: String,
 }
 
+impl NamespaceQuery {
+    /// Returns whether the query names a namespace by its path.
+    pub(crate) fn names_namespace(&self) -> bool {
+        !self.netns.is_empty()
+    }
+}
+
 /// Returns the process of a runtime that binds the published ports itself after the ADD, among the
 /// processes that led to the execution of the plugin.
 pub(crate) fn port_binder(client: Option<u32>, ports: &[PortMapping]) -> Option<u32> {

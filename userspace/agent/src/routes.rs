@@ -12,7 +12,7 @@ use api::{
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
@@ -23,7 +23,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::connections::{PeerProcess, STOPPING};
-use crate::failure::{Failure, no_such_path};
+use crate::failure::{Failure, no_such_path, read_only};
 use crate::requests::{App, NamespaceQuery};
 use crate::{flows, metrics, ports_view, uninstall as uninstallation, view};
 
@@ -48,6 +48,26 @@ pub(crate) fn router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
         .layer(from_fn(unless_stopped))
         .layer(map_response(add_version_header))
         .with_state(app)
+}
+
+/// Returns the router of the read-only socket: the same paths, for queries only.
+pub(crate) fn read_only_router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
+    router(app, stopped)
+        .layer(Extension(ReadOnly))
+        .layer(from_fn(refuse_changes))
+        .layer(map_response(add_version_header))
+}
+
+/// Marks requests of the read-only socket.
+#[derive(Clone, Copy, Debug)]
+struct ReadOnly;
+
+/// Refuses all methods but those that change nothing. No handler of `GET` changes anything.
+async fn refuse_changes(request: Request, next: Next) -> Response {
+    match *request.method() {
+        Method::GET | Method::HEAD => next.run(request).await,
+        _ => read_only(request.method(), request.uri()),
+    }
 }
 
 async fn add_version_header(mut response: Response) -> Response {
@@ -175,8 +195,15 @@ async fn attachments(State(app): State<Arc<App>>) -> Answer<Vec<AttachmentView>>
 async fn attachment(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
+    read_only: Option<Extension<ReadOnly>>,
     Query(place): Query<NamespaceQuery>,
 ) -> Answer<Vec<AttachmentView>> {
+    if read_only.is_some() && place.names_namespace() {
+        // The agent would open a path as root that the client may not open.
+        return Err(
+            Error::environment("the read-only socket opens no namespace: remove ?netns=").into(),
+        );
+    }
     let started = Instant::now();
     let found = inspect(&app, &id, &place).await;
     let outcome = found

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::events::{self, NewEvent};
 use crate::requests::App;
 use crate::service_manager::{self, Notification};
-use crate::socket::ListenAddress;
+use crate::socket::{ListenAddress, ReadOnlyListener, Socket};
 use crate::{
     background, clock, cni_files, connections, pod_cidr_file, refused_flows, routes, view,
 };
@@ -37,8 +37,15 @@ impl WatchedFiles {
     }
 }
 
-/// Serves at `place` until SIGTERM or SIGINT, then finishes running requests.
-pub(crate) async fn serve(place: ListenAddress, files: WatchedFiles, app: App) -> Result<()> {
+/// Sockets that the agent serves.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    pub(crate) main: ListenAddress,
+    pub(crate) read_only: Option<ReadOnlyListener>,
+}
+
+/// Serves until SIGTERM or SIGINT, then finishes running requests.
+pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -> Result<()> {
     let stopped = stop_signal(app.lifecycle.stop.clone())?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let app = Arc::new(app);
@@ -59,15 +66,34 @@ pub(crate) async fn serve(place: ListenAddress, files: WatchedFiles, app: App) -
     ));
     cni_files::watch(files.installation, app.handle.clone());
     tokio::spawn(refused_flows::poll(Arc::clone(&app)));
-    let socket = place.listen()?;
+    let socket = listeners.main.listen()?;
+    let queries = match listeners.read_only {
+        Some(read_only) => Some(read_only.listen()?),
+        None => None,
+    };
     tracing::info!(socket = %socket.path().display(), "agent started: serving the API");
     service_manager::notify(Notification::Ready);
     service_manager::start_watchdog(app.handle.clone());
     tokio::spawn(follow_reloads(hangup, Arc::clone(&app)));
-    let router = routes::router(Arc::clone(&app), stopped.clone());
-    connections::serve(socket, router, stopped).await;
+    tokio::join!(
+        connections::serve(
+            socket,
+            routes::router(Arc::clone(&app), stopped.clone()),
+            stopped.clone()
+        ),
+        serve_queries(queries, Arc::clone(&app), stopped),
+    );
     app.events.emit(happened("stop"));
     Ok(())
+}
+
+/// Serves the read-only socket, if there is one.
+async fn serve_queries(socket: Option<Socket>, app: Arc<App>, stopped: watch::Receiver<bool>) {
+    let Some(socket) = socket else { return };
+    tracing::info!(socket = %socket.path().display(), "serving queries on the read-only socket");
+    let router = routes::read_only_router(app, stopped.clone());
+    let most = connections::MAX_READ_ONLY_CONNECTIONS;
+    connections::serve_at_most(most, socket, router, stopped).await;
 }
 
 /// Returns a value that becomes `true` at the first SIGTERM or SIGINT, or with `stop`; further

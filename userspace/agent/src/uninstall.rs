@@ -63,11 +63,14 @@ impl InstalledFiles {
 /// Removes a directory of the agent, if it contains no foreign files.
 pub(crate) fn remove_if_empty(directory: &Path) -> Result<()> {
     match fs::remove_dir(directory) {
-        // Foreign files, the socket of an agent that is about to exit, or a mount point.
+        // Foreign files, the socket of an agent that is about to exit, or a mount point, as in the
+        // agent's unit.
         Err(error)
             if matches!(
                 error.kind(),
-                ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy
+                ErrorKind::DirectoryNotEmpty
+                    | ErrorKind::ResourceBusy
+                    | ErrorKind::ReadOnlyFilesystem
             ) =>
         {
             Ok(())
@@ -101,6 +104,9 @@ pub(crate) fn run(config: &Config, attached: AttachedPods, purge: bool) -> Resul
     drop(engine);
     installed_files.remove().map_err(anyhow::Error::msg)?;
     socket::remove_stale(&config.socket)?;
+    if let Some(read_only) = &config.access.read_only {
+        socket::remove_stale(&read_only.path)?;
+    }
     if let Some(directory) = config.socket.parent() {
         remove_if_empty(directory)?;
     }

@@ -18,6 +18,7 @@ use planner::{DefaultState, PodSide};
 
 use crate::limits;
 use crate::rates::Rates;
+use crate::sandbox;
 
 /// Version of this build: the value of `VIADUCT_VERSION` at build time, for packagers, else the
 /// crate's version.
@@ -55,6 +56,7 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature])
         degraded: status.degraded.iter().map(degraded).collect(),
         operations: Vec::new(),
         features: features.iter().map(feature).collect(),
+        sandbox: Some(sandbox::view()),
     }
 }
 

@@ -117,6 +117,8 @@ impl Reply {
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    /// Used where the client may not connect to `socket`.
+    read_only: Option<PathBuf>,
     connect_timeout: Duration,
     deadline: Duration,
 }
@@ -126,6 +128,7 @@ impl Client {
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
+            read_only: None,
             connect_timeout: CONNECT_TIMEOUT,
             deadline: DEADLINE,
         }
@@ -135,6 +138,14 @@ impl Client {
     #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// Sets a read-only socket of the same agent, for a client without permission to connect to the
+    /// first one. The agent refuses other requests than queries on it.
+    #[must_use]
+    pub fn or_read_only(mut self, socket: impl Into<PathBuf>) -> Self {
+        self.read_only = Some(socket.into());
         self
     }
 
@@ -169,7 +180,7 @@ impl Client {
             socket: self.socket.clone(),
             source,
         };
-        let mut stream = connect(&self.socket, self.connect_timeout).map_err(unreachable)?;
+        let mut stream = self.connect().map_err(unreachable)?;
         let request = http::request("GET", path, &[]);
         stream.write_all(&request).map_err(unreachable)?;
         match http::read_lines(stream, &mut each) {
@@ -187,7 +198,7 @@ impl Client {
             socket: self.socket.clone(),
             source,
         };
-        let stream = connect(&self.socket, self.connect_timeout).map_err(unreachable)?;
+        let stream = self.connect().map_err(unreachable)?;
         let mut timed = DeadlineStream {
             stream,
             until: Instant::now() + self.deadline,
@@ -204,6 +215,18 @@ impl Client {
                 socket: self.socket.clone(),
                 source,
             }),
+        }
+    }
+
+    /// Connects to the read-only socket if the permission to connect to the first is missing. The
+    /// error is that of the first.
+    fn connect(&self) -> io::Result<UnixStream> {
+        let connected = connect(&self.socket, self.connect_timeout);
+        match (&self.read_only, connected) {
+            (Some(read_only), Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                connect(read_only, self.connect_timeout).map_err(|_| error)
+            }
+            (_, connected) => connected,
         }
     }
 

@@ -28,14 +28,14 @@ pub use flow::{
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
-    InterfaceQuery, MAX_REQUEST, TRY_AGAIN_LATER,
+    InterfaceQuery, MAX_REQUEST, TRY_AGAIN_LATER, read_only_socket,
 };
 pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs, Reloaded};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
     BypassView, Degraded, DroppingDefaultView, FeatureView, ForwardingView, NetworkView,
-    OperationView, Outcome, PoolView, Reconcile, ReconcileItem, ShaperView, Status, UplinkView,
-    Version,
+    OperationView, Outcome, PoolView, Reconcile, ReconcileItem, SandboxView, ShaperView, Status,
+    UplinkView, Version,
 };
 pub use uninstall::{UninstallRequest, Uninstalled};
 pub use view::{

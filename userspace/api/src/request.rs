@@ -1,12 +1,26 @@
 //! CNI requests of the plugin, and error responses. The network configuration is opaque here.
 
+use std::ffi::OsString;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// Default path of the agent's Unix socket.
 pub const DEFAULT_SOCKET: &str = "/run/viaduct/viaduct.sock";
+
+/// Returns the default path of the read-only socket of an agent that listens on `socket`: its name
+/// with `-ro` before the extension, such as `/run/viaduct/viaduct-ro.sock`.
+pub fn read_only_socket(socket: &Path) -> PathBuf {
+    let mut name: OsString = socket.file_stem().unwrap_or_default().to_owned();
+    name.push("-ro");
+    if let Some(extension) = socket.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    socket.with_file_name(name)
+}
 
 /// Default directory of pinned eBPF programs and maps.
 pub const DEFAULT_BPFFS: &str = "/sys/fs/bpf/viaduct";

@@ -60,6 +60,20 @@ pub struct Status {
     /// Optional kernel features: availability, and the mechanism in use.
     #[serde(default)]
     pub features: Vec<FeatureView>,
+    /// Privileges of the agent's process; `None` if the agent is older than this field.
+    #[serde(default)]
+    pub sandbox: Option<SandboxView>,
+}
+
+/// Privileges of the agent's process, and the layers that restrict it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxView {
+    /// Effective capabilities in lower case without prefix, for example `net_admin`.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
+    /// Whether executed programs cannot gain privileges (`no_new_privs`).
+    #[serde(default)]
+    pub no_new_privs: bool,
 }
 
 /// A request that the engine is executing or has queued.

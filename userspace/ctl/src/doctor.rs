@@ -95,6 +95,16 @@ fn agent(status: &Status) -> Section {
         let (message, advice) = (degraded.message.clone(), &degraded.advice);
         Check::new(&degraded.reason, Outcome::Bad, message, advice)
     }));
+    checks.extend(status.sandbox.as_ref().map(|view| {
+        let privileges = crate::render::sandbox(view);
+        if view.no_new_privs {
+            Check::good("sandbox", format!("privileges of the agent: {privileges}"))
+        } else {
+            let text = format!("the agent keeps its privileges: {privileges}");
+            let advice = "Start the agent without `--sandbox off`.";
+            Check::new("sandbox", Outcome::Warning, text, advice)
+        }
+    }));
     Section {
         name: "agent".to_owned(),
         checks,

@@ -32,7 +32,8 @@ use serde_json::Value;
 #[derive(Debug, Parser)]
 #[command(name = "viaductctl", version)]
 struct Options {
-    /// Unix socket of the agent
+    /// Unix socket of the agent; without the permission to connect to it, queries use the read-only
+    /// socket beside it
     #[arg(
         long,
         global = true,
@@ -160,7 +161,8 @@ impl Flows {
 )]
 fn main() -> ExitCode {
     let options = Options::parse();
-    let client = Client::new(options.socket);
+    let read_only = api::read_only_socket(&options.socket);
+    let client = Client::new(options.socket).or_read_only(read_only);
     let done = if let Verb::Doctor(doctor) = &options.verb {
         diagnose(doctor, &client)
     } else {
@@ -318,7 +320,9 @@ fn advice(error: &ClientError) -> Option<&'static str> {
         ClientError::Unreachable { source, .. }
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
-            Some("Run viaductctl as root.")
+            Some(
+                "Run viaductctl as root, or, for queries, as a member of the agent's `socket-group`.",
+            )
         }
         ClientError::Unreachable { .. } => Some(
             "Is the agent running? Start it with `systemctl start viaductd`, and see `journalctl -u viaductd` for why \

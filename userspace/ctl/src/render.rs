@@ -3,17 +3,20 @@
 
 mod features;
 mod ports;
+mod sandbox;
+mod shaper;
 
 use std::fmt::{Display, Write};
 
 use api::{
     AttachmentView, BypassView, Degraded, Event, FlowTableView, FlowView, FlowsView,
     ForwardingView, HostportView, NetworkView, OperationView, Outcome, PodFlowsView, PodView,
-    Reconcile, Reloaded, ShaperView, Status, Uninstalled, UplinkView, Version,
+    Reconcile, Reloaded, Status, Uninstalled, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 pub(crate) use ports::ports;
+pub(crate) use sandbox::sandbox;
 
 /// Milliseconds after which a running operation is shown in the status.
 const LONG: u64 = 1000;
@@ -33,7 +36,10 @@ pub(crate) fn status(status: &Status) -> String {
     line(&mut text, "Attachments", status.attachments);
     bypass(&mut text, &status.bypass);
     forwarding(&mut text, &status.forwarding);
-    shaper(&mut text, &status.shaper);
+    line(&mut text, "Shaper", shaper::shaper(&status.shaper));
+    if let Some(view) = &status.sandbox {
+        line(&mut text, "Sandbox", sandbox(view));
+    }
     reconcile(&mut text, status.last_reconcile.as_ref());
     operations(&mut text, &status.operations);
     format!(
@@ -42,17 +48,6 @@ pub(crate) fn status(status: &Status) -> String {
         uplinks(&status.uplinks),
         features::features(&status.features)
     )
-}
-
-fn shaper(text: &mut String, view: &ShaperView) {
-    let mut why = view.mode.clone();
-    if !view.paces {
-        why += ", no socket pacing";
-    }
-    if !view.heeds_departure {
-        why += ", no link with fq qdisc";
-    }
-    line(text, "Shaper", format!("{} ({why})", view.chosen));
 }
 
 fn bypass(text: &mut String, view: &BypassView) {

@@ -91,6 +91,11 @@ fn address(message: &AddressMessage) -> Option<InterfaceAddress> {
     })
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(message: &AddressMessage) {
+    let _ = (address(message), is_avoided(message));
+}
+
 /// Adds an address without duplicate address detection. An address that is present is success.
 pub(crate) fn add(
     netlink: &mut Netlink,
@@ -125,13 +130,36 @@ pub(crate) fn new_message(index: u32, address: InterfaceAddress, is_sure: bool) 
     Message::NewAddress(message)
 }
 
-/// Returns the link-local address that the kernel would generate for a link; `None` where it
-/// generates another, or none.
+/// Returns the link-local address that derives from a link's MAC address; `None` where the kernel
+/// would generate none at all.
 pub(crate) fn link_local(link: &LinkMessage) -> Option<InterfaceAddress> {
-    let made = AfSpecInet6::AddrGenMode(In6AddrGenMode::Eui64);
-    let is_made = of_ipv6(link).any(|known| *known == made);
+    let is_made = has_mode(link, &[In6AddrGenMode::Eui64]) || generates_other_link_local(link);
     let mac = links::link(link).mac.filter(|_| is_made)?;
     Some(mac.link_local())
+}
+
+/// Returns whether the kernel would generate a link-local address that does not derive from the MAC
+/// address: a stable one of the namespace (RFC 7217), or a random one.
+pub(crate) fn generates_other_link_local(link: &LinkMessage) -> bool {
+    has_mode(
+        link,
+        &[In6AddrGenMode::StablePrivacy, In6AddrGenMode::Random],
+    )
+}
+
+fn has_mode(link: &LinkMessage, modes: &[In6AddrGenMode]) -> bool {
+    of_ipv6(link).any(|known| match known {
+        AfSpecInet6::AddrGenMode(mode) => modes.contains(mode),
+        _ => false,
+    })
+}
+
+/// Returns the message that makes the kernel derive the link-local address of a link from its MAC
+/// address.
+pub(crate) fn derive_link_local(index: u32) -> LinkMessage {
+    let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::Eui64);
+    let mode = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])]);
+    links::indexed(index).append_extra_attribute(mode).build()
 }
 
 /// Returns the IPv6 attributes of a link; empty where it has no IPv6.

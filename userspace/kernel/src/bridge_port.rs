@@ -82,6 +82,11 @@ fn end(bytes: &[u8], index: u32) -> Option<io::Result<()>> {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    messages(bytes).for_each(|part| drop(end(part, 1)));
+}
+
 fn is_active(link: &LinkMessage) -> bool {
     let up = LinkAttribute::OperState(State::Up);
     link.attributes.contains(&up)

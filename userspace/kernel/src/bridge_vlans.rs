@@ -104,6 +104,11 @@ fn members(message: &LinkMessage) -> Members {
     infos.filter_map(member).collect()
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(message: &LinkMessage) {
+    let _ = (vlan_of(message), members(message));
+}
+
 /// Executes a VLAN step.
 pub(crate) fn execute(netlink: &mut Netlink, step: &VlanStep) -> Result<(), Failed> {
     match step {

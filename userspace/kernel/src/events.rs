@@ -138,6 +138,12 @@ fn kind(message: &[u8], routed: &mut BTreeSet<u32>) -> Change {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let mut routed = BTreeSet::new();
+    kind(bytes, &mut routed);
+}
+
 /// Whether the link is up (`IFF_UP` in `ifi_flags` of `struct ifinfomsg`).
 fn is_up(message: &[u8]) -> bool {
     const FLAGS: usize = 16 + 8;

@@ -18,6 +18,19 @@ use planner::{FilterBackend, FilterTable, ForwardTables, ForwardingStep, TableSt
 pub(crate) use legacy::{fingerprint, has_foreign_entries};
 pub(crate) use nft::has_foreign_rules;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    legacy::fuzz(bytes);
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz_rule(rule: &crate::nftables::ReadRule) {
+    use crate::nftables::Family;
+    for family in [Family::Inet, Family::Ip, Family::Ip6] {
+        let _ = decode::rule(rule, family);
+    }
+}
+
 /// Reader and writer of the filter tables of one network namespace.
 #[derive(Default)]
 pub(crate) struct FilterTables {

@@ -89,6 +89,11 @@ fn blocks(answer: &[u8]) -> bool {
     answer.iter().take(3).any(|default| *default == BLOCK)
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let _ = (has_policies(bytes), blocks(bytes));
+}
+
 /// Opens a socket that receives changes of policies, in the namespace of the calling thread. Must
 /// be called inside of a tokio runtime.
 pub(crate) fn changes() -> io::Result<Option<TokioSocket>> {

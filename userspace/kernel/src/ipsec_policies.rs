@@ -119,6 +119,13 @@ fn policy(body: &[u8]) -> Option<IpsecPolicy> {
     })
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    messages(bytes)
+        .into_iter()
+        .for_each(|(_, body)| drop(policy(body)));
+}
+
 /// Decodes the address at `at` and its prefix length. Policies for both families have family 0, and
 /// are those of IPv4 here.
 fn prefix(body: &[u8], at: usize, length: usize) -> Option<Cidr> {

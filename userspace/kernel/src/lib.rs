@@ -63,6 +63,8 @@ mod sockets;
 mod sysctl;
 mod tables;
 mod tcx_fast_path;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod testing;
 mod tuning;
 mod xdp_prefilter;
 mod xtables;
@@ -75,7 +77,9 @@ pub use host::{Host, HostOptions, boot_id, memory};
 pub use netfilter::{RuleChanges, RuleReader};
 pub use pins::remove_pins;
 pub use planner::Process;
+pub use port_reservations::raise_file_limit;
 pub use port_user::{PortInUse, binding_runtime};
+pub use raw::peer_groups;
 pub use sockets::{NodeCgroup, cgroup_root};
 
 use std::collections::{BTreeMap, BTreeSet};

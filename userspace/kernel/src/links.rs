@@ -131,6 +131,12 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
     link
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(message: &LinkMessage) {
+    let _ = (name(message), link(message));
+    bridge_vlans::fuzz(message);
+}
+
 fn apply_link_info(link: &mut Link, info: &LinkInfo) {
     match info {
         LinkInfo::Kind(InfoKind::Bridge) => link.kind = LinkKind::Bridge,

@@ -227,6 +227,20 @@ impl fmt::Display for Chain {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    is_own_change(bytes);
+    let bodies = messages(bytes).into_iter();
+    let chains: Vec<Chain> = bodies.filter_map(|(_, body)| Chain::parse(body)).collect();
+    for chain in &chains {
+        let _ = (
+            chain.matters(),
+            chain.has_neighbour(&chains),
+            chain.to_string(),
+        );
+    }
+}
+
 fn hook_number(nested: &[u8]) -> Option<u32> {
     let mut attributes = NlasIterator::new(nested).flatten();
     let hook = attributes.find(|attribute: &NlaBuffer<&[u8]>| attribute.kind() == HOOK_NUMBER)?;

@@ -19,6 +19,8 @@ use elements::{MAPS, MirroredHostport};
 pub(crate) use ruleset::TABLE;
 use ruleset::{FAMILY, LINKS};
 use stale_flows::StaleFlows;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use stale_flows::fuzz;
 
 /// The table in the kernel, as far as this agent knows.
 pub(crate) struct Netfilter {

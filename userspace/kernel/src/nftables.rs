@@ -192,6 +192,16 @@ impl Nftables {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let _ = results(bytes);
+    for (_, body) in messages(bytes) {
+        if let Some(rule) = dump::fuzz(body) {
+            crate::forwarding::fuzz_rule(&rule);
+        }
+    }
+}
+
 /// Returns sequence number and error of each acknowledgement (`struct nlmsgerr`).
 fn results(bytes: &[u8]) -> Vec<(u32, i32)> {
     let word = |at: usize| {

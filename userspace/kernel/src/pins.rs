@@ -282,7 +282,18 @@ pub fn remove_pins(bpffs: &Path) -> Result<(), OpenError> {
             umount2(bpffs, MntFlags::MNT_DETACH).attempt(call)?;
         }
     }
-    Ok(std::fs::remove_dir(bpffs).attempt(call)?)
+    match std::fs::remove_dir(bpffs) {
+        // In the agent's unit the directory is a mount point below a read-only one: it stays empty.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::ResourceBusy | io::ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            Ok(())
+        }
+        removed => Ok(removed.attempt(call)?),
+    }
 }
 
 /// Detaches the uplinks' programs that are clsact filters (kernels without TCX): no pin holds them.

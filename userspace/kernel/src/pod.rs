@@ -234,6 +234,14 @@ fn changes(spec: &PodSpec, before: &LinkMessage) -> io::Result<Vec<SetUpChange>>
     let was_up = before.header.flags.contains(LinkFlags::Up);
     let up = change(links::set_up_message(LOOPBACK));
     let mut changes = vec![SetUpChange::new("set lo up", up, None)];
+    // The spoof check takes the pod to have the address that derives from its MAC address.
+    if addresses::generates_other_link_local(before) && !was_up {
+        let message = Message::SetLink(addresses::derive_link_local(index));
+        changes.push(SetUpChange {
+            is_optional: true,
+            ..SetUpChange::new("derive the link-local address", change(message), None)
+        });
+    }
     // Added before the link is up, so that the kernel generates no link-local address of its own,
     // which would wait for duplicate address detection. A namespace without IPv6 refuses it.
     let link_local = addresses::link_local(before).filter(|_| is_sure && !was_up);

@@ -45,6 +45,8 @@ const TCX_INGRESS: u32 = 46;
 /// `BPF_F_REPLACE`.
 const REPLACE: u32 = 1 << 2;
 
+/// `SO_PEERGROUPS` (`asm-generic/socket.h`).
+const SO_PEERGROUPS: libc::c_int = 59;
 /// `SO_NETNS_COOKIE` (`asm-generic/socket.h`).
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
@@ -377,4 +379,34 @@ pub(crate) fn netns_cookie() -> io::Result<u64> {
         return Err(io::Error::last_os_error());
     }
     Ok(cookie)
+}
+
+/// Returns the supplementary groups that the peer of a Unix socket had when it connected.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<libc::gid_t>> {
+    let width = size_of::<libc::gid_t>();
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let room = groups.len() * width;
+        let mut length = libc::socklen_t::try_from(room).map_err(io::Error::other)?;
+        // SAFETY: the kernel writes at most `length` bytes, which is the size of `groups`.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let wanted = usize::try_from(length).map_err(io::Error::other)? / width;
+        match Errno::result(result) {
+            Ok(_) => {
+                groups.truncate(wanted);
+                return Ok(groups);
+            }
+            // The kernel has returned the size that it needs.
+            Err(Errno::ERANGE) if wanted > groups.len() => groups.resize(wanted, 0),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }

@@ -146,6 +146,11 @@ fn answered(route: &RouteMessage) -> Option<RouteAnswer> {
 /// Whether the error is that of a missing, dropping or rejecting route, or of the reverse path
 /// filter (`EXDEV` before Linux 6.13). `EINVAL` is a blackhole's, `EACCES` that of `prohibit`,
 /// `EAGAIN` that of `throw` in the last table.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(route: &RouteMessage) {
+    let _ = answered(route);
+}
+
 fn is_unreachable(error: &io::Error) -> bool {
     let errors = [
         Errno::EXDEV,

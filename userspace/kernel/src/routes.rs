@@ -241,6 +241,12 @@ fn next_hops(message: &RouteMessage) -> Vec<RouteEntry> {
     next_hops.into_iter().map(entry).collect()
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(route: &RouteMessage) {
+    let _ = (next_hops(route), may_be_multipath(route), is_unicast(route));
+    let _ = options(route, 254, gateway(&route.attributes).is_some());
+}
+
 const fn mtu_of(metric: &RouteMetric) -> Option<u32> {
     match metric {
         RouteMetric::Mtu(mtu) => Some(*mtu),

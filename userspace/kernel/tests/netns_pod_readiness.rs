@@ -97,6 +97,25 @@ fn the_first_ipv6_packet_does_not_wait_for_duplicate_detection() {
     });
 }
 
+/// The spoof check knows the link-local address by the MAC address.
+#[test]
+fn a_namespace_with_random_link_local_addresses_gets_that_of_the_mac_address() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        run_in(&netns, "sysctl -qw net.ipv6.conf.default.addr_gen_mode=3");
+        execute(&mut host, &bridge_steps());
+        let attachment = attachment(&netns, 2);
+        execute(&mut host, &pod_steps(&attachment));
+        let output = run_in(&netns, "ip -6 addr show dev eth0 scope link");
+        let [_, _, _, a, b, c] = attachment.mac.0;
+        let end = format!("ff:fe{a:02x}:{:x}/64", u16::from_be_bytes([b, c]));
+        assert_eq!(output.matches("fe80::").count(), 1, "{output}");
+        assert!(output.contains(&end), "{output} without {end}");
+        run_in(&netns, "ping -6 -c 1 -W 10 fd88::1");
+    });
+}
+
 #[test]
 fn a_namespace_with_addr_gen_mode_none_gets_no_link_local_address() {
     on_a_node(|node| {

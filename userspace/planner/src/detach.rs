@@ -11,10 +11,16 @@ use model::{Attachment, HostLink};
 use crate::port_reservation::release;
 use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step};
 
-/// Plans the removal of `attachment`. Hostport entries go first, so that no new flow is accepted;
-/// then the link; the port reservations last, when no entry leads to the pod. `observed` is of
-/// [`crate::Scope::Outside`] or wider. An attachment that has left nothing behind gets an empty
-/// plan.
+/// Plans the removal of `attachment`. Hostport entries go first, so that no new flow is accepted.
+/// Then the port goes down: without its interface entry, `from_pod` drops all that the pod sends,
+/// so that no other entry is missing while packets are checked. The link follows behind the entries,
+/// and the port reservations last, when no entry leads to the pod.
+///
+/// An adopted link stays, with what its own plugins do: our programs are detached before its
+/// entries are removed.
+///
+/// `observed` is of [`crate::Scope::Outside`] or wider. An attachment that has left nothing behind
+/// gets an empty plan.
 pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
     let mut removals: Entries = observed
         .entries
@@ -23,17 +29,42 @@ pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
         .map(|(key, entry)| (key.clone(), entry.clone()))
         .collect();
     removals.extend(gone_interface(attachment, observed));
-    // Ports, addresses, interface, pod row: the reverse of the order in which `EntryKey` declares
-    // them.
-    let mut plan = Plan::of(removals.iter().rev().map(|(key, entry)| remove(key, entry)));
     let host = attachment.host_link();
     let link = observed.links.get(host.name());
-    if let Some(link) = link.filter(|link| link.is_host_end_of(attachment)) {
-        plan.append(Plan::of(remove_link(attachment, &host, link)));
-    }
+    let gone = link
+        .filter(|link| link.is_host_end_of(attachment))
+        .and_then(|link| remove_link(attachment, &host, link));
+    let (detach, delete) = if attachment.adopted.is_some() {
+        (gone, None)
+    } else {
+        (None, gone)
+    };
+    let [ports, interface, others] = in_order(&removals);
+    let mut plan = Plan::of(ports);
+    plan.append(Plan::of(detach));
+    plan.append(Plan::of(interface.chain(others).chain(delete)));
     // Last: another process may bind the ports only when no entry redirects them.
     plan.append(Plan::of(release(attachment, &observed.port_reservations)));
     plan
+}
+
+/// Returns the steps that remove hostports, the interface, and all others: the pod row comes last,
+/// since [`owns_row`] reads it.
+fn in_order(removals: &Entries) -> [impl Iterator<Item = Step>; 3] {
+    let of = |class: usize| {
+        let is_of = move |key: &EntryKey| match key {
+            EntryKey::Hostport { .. } => class == 0,
+            EntryKey::Interface(_) => class == 1,
+            _ => class == 2,
+        };
+        // The reverse of the order in which `EntryKey` declares them.
+        removals
+            .iter()
+            .rev()
+            .filter(move |(key, _)| is_of(key))
+            .map(|(key, entry)| remove(key, entry))
+    };
+    [of(0), of(1), of(2)]
 }
 
 /// Returns the step that deletes our link, or detaches our programs from another plugin's link.

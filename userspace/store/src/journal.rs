@@ -75,7 +75,7 @@ impl Journal {
 
 /// Returns a line: CRC-32 of the change in eight hexadecimal digits, a space, the change as JSON, a
 /// line feed.
-fn line(change: &Change) -> Vec<u8> {
+pub(crate) fn line(change: &Change) -> Vec<u8> {
     let change = format::write_change(change);
     let mut line = format!("{:08x} ", crc32fast::hash(&change)).into_bytes();
     line.extend_from_slice(&change);
@@ -85,7 +85,7 @@ fn line(change: &Change) -> Vec<u8> {
 
 /// Parses the complete lines: returns the changes in order, and the length of the lines in bytes. A
 /// rest without a line feed is ignored.
-fn read(bytes: &[u8]) -> Result<(Vec<Change>, u64), String> {
+pub(crate) fn read(bytes: &[u8]) -> Result<(Vec<Change>, u64), String> {
     let whole = bytes
         .iter()
         .rposition(|byte| *byte == b'\n')

@@ -14,6 +14,8 @@ mod format;
 mod journal;
 mod journal_overlay;
 mod panic_guard;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod testing;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -48,6 +48,11 @@ impl Toolchain {
         })
     }
 
+    /// Returns the version line of its compiler.
+    pub(crate) fn version(&self) -> &str {
+        &self.version
+    }
+
     /// Returns its cargo.
     pub(crate) fn cargo(&self) -> Command {
         tool(self.name.as_deref(), "cargo")

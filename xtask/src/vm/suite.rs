@@ -15,12 +15,8 @@ use super::ledger::{Entry, Ledger, Left};
 use super::stage::Stage;
 use super::{Args, prepare};
 use crate::binaries::TestBinary;
-use crate::rungs::{self, Count};
+use crate::rungs::{self, Count, SKIPPED};
 use crate::test;
-
-/// Prefix of the line by which a test says that it was skipped, before its name and the missing
-/// feature.
-const SKIPPED: &str = "skipped: ";
 
 /// Prefix of the line that announces a binary.
 const BEGINS: &str = "── ";

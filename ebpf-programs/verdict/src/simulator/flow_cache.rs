@@ -39,6 +39,13 @@ pub struct Memory {
     before: Option<Box<World>>,
 }
 
+impl Memory {
+    /// Returns the cache entries, by index.
+    pub const fn cached_verdicts(&self) -> &BTreeMap<u32, CacheEntry> {
+        &self.entries
+    }
+}
+
 impl World {
     /// Starts a new epoch if a table was changed.
     pub(super) fn notice_changes(&mut self) {

@@ -7,7 +7,7 @@ use crate::fragment;
 use crate::fragment_store::FragmentStore;
 
 /// The last datagrams of a share, and how many fragments were held for it.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub struct Ring {
     keys: Vec<FragmentKey>,
     datagrams: usize,

@@ -42,6 +42,14 @@ impl Packet for World {
         self.tagged
     }
 
+    fn vlan_id(&self) -> u32 {
+        if self.tagged { self.vlan_id } else { 0 }
+    }
+
+    fn ingress_interface(&self) -> u32 {
+        self.ingress_interface
+    }
+
     fn is_for_this_host(&self) -> bool {
         self.packet.starts_with(&self.mac.bytes())
     }

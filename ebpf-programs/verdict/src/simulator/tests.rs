@@ -259,12 +259,12 @@ fn a_later_fragment_that_arrives_first_never_leaves_unmasqueraded() {
 }
 
 #[test]
-fn packets_of_an_unknown_interface_are_passed() {
+fn packets_of_an_unknown_interface_are_dropped() {
     let mut simulator = Simulator::new(world());
     let body = Body::Udp(1, 2, vec![]);
     let frame = Frame::new(remote()[0], pod()[0], body).sent_by(Mac::default());
     let (verdict, _) = simulator.run(Place::FromPod, 77, &frame.bytes());
-    assert_eq!(verdict, Verdict::Pass);
+    assert_eq!(verdict, Verdict::Drop(DropReason::UnknownPod));
     assert!(simulator.world.counters.is_empty());
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
 use super::{items, parse};
+use crate::sandbox::SandboxLayers;
 
 /// Minimum MTU in bytes: datagrams of this size every IPv4 host must accept (RFC 791), and
 /// kubenet's minimum.
@@ -57,5 +59,44 @@ pub(super) fn flow_entries(entries: u32) -> Result<Option<u32>> {
         _ => bail!(
             "flow-table-size: {entries} is neither 0 nor from {SMALLEST_TABLE} to {LARGEST_TABLE}"
         ),
+    }
+}
+
+/// Keys about the privileges of the agent and of its clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) sandbox: SandboxLayers,
+    /// The read-only socket; `None` without one.
+    pub(crate) read_only: Option<ReadOnlyAddress>,
+}
+
+/// Where the agent listens for queries, and the clients that may connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReadOnlyAddress {
+    pub(crate) path: PathBuf,
+    /// Name or number; `None` for root only.
+    pub(crate) group: Option<String>,
+}
+
+impl Access {
+    /// A group without a path has the default path, beside the agent's socket.
+    pub(super) fn new(
+        socket: &Path,
+        read_only: Option<PathBuf>,
+        group: Option<String>,
+        sandbox: Option<&str>,
+    ) -> Result<Self> {
+        let beside = || group.is_some().then(|| api::read_only_socket(socket));
+        let path = read_only.or_else(beside);
+        if path.as_deref() == Some(socket) {
+            bail!(
+                "read-only-socket: {} is the agent's socket",
+                socket.display()
+            );
+        }
+        Ok(Self {
+            sandbox: sandbox.map_or(Ok(SandboxLayers::ON), |layers| parse("sandbox", layers))?,
+            read_only: path.map(|path| ReadOnlyAddress { path, group }),
+        })
     }
 }

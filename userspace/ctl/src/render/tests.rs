@@ -2,7 +2,7 @@
 
 use api::{
     AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView, PodView,
-    PoolView, PortReservationView, PortView, ReconcileItem,
+    PoolView, PortReservationView, PortView, ReconcileItem, SandboxView, ShaperView,
 };
 
 use super::*;
@@ -168,6 +168,10 @@ fn healthy() -> Status {
         degraded: Vec::new(),
         operations: Vec::new(),
         features: two_features(),
+        sandbox: Some(SandboxView {
+            capabilities: vec!["net_admin".to_owned(), "sys_admin".to_owned()],
+            no_new_privs: true,
+        }),
     }
 }
 

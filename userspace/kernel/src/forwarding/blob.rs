@@ -317,6 +317,23 @@ impl Blob {
     }
 }
 
+/// Parses bytes as a table of each family: the offsets of the first entries of three hooks, 16 bits
+/// each, and the entries.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn fuzz(layout: Layout, bytes: &[u8]) -> Option<Blob> {
+    let (offsets, entries) = bytes.split_first_chunk::<6>()?;
+    let mut hook_entry = [u32::MAX; HOOKS];
+    for (hook, at) in hook_entry[1..4].iter_mut().zip(offsets.as_chunks().0) {
+        *hook = u16::from_ne_bytes(*at).into();
+    }
+    let mut blob = parse(layout, entries, hook_entry, 0b1110)?;
+    let _ = (blob.fingerprint(), blob.encode());
+    let read = blob.clone();
+    blob.get_or_create("VIADUCT-FORWARD");
+    let _ = blob.encode();
+    Some(read)
+}
+
 /// Entries by offset.
 type Entries<'a> = BTreeMap<usize, &'a [u8]>;
 /// Names and hooks of chains by the offset of their first entry.

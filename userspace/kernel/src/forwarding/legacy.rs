@@ -160,6 +160,15 @@ fn lock() -> io::Result<Flock<fs::File>> {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    for family in &FAMILIES {
+        if let Some(blob) = super::blob::fuzz(family.layout, bytes) {
+            let _ = family.state(&blob);
+        }
+    }
+}
+
 impl Ip {
     fn table(&self) -> FilterTable {
         FilterTable {

@@ -181,6 +181,13 @@ impl Tracked {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    for (_, body) in messages(bytes) {
+        let _ = Tracked::of(body);
+    }
+}
+
 fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     parse(attributes)
         .find(|(this, _)| *this == kind)

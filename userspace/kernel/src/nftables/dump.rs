@@ -205,6 +205,15 @@ fn read_element(element: &[u8]) -> Option<ReadElement> {
     Some(ReadElement { key, value })
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(body: &[u8]) -> Option<ReadRule> {
+    let _ = (chain(body), field(body, 1).map(text));
+    for (_, element) in parse(field(body, 3).unwrap_or_default()) {
+        let _ = read_element(element);
+    }
+    rule(body)
+}
+
 /// Returns the comment of a rule's user data: elements of type, length and value.
 fn comment(mut data: &[u8]) -> Option<String> {
     while let [kind, length, rest @ ..] = data {

@@ -80,8 +80,9 @@ fn an_adopted_pod_passes_check_and_its_detach_keeps_the_link() {
     let (attachment, observed) = adopted();
     assert_eq!(check(&attachment, &observed), []);
     let plan = plan_detach(&attachment, &observed);
-    let last = plan.steps().last().unwrap().to_string();
-    assert_eq!(last, "detach from_pod, to_pod from veth1234");
+    // Before its rows are removed: without them, the programs would drop the pod's packets.
+    let first = plan.steps().first().unwrap().to_string();
+    assert_eq!(first, "detach from_pod, to_pod from veth1234");
     assert!(!plan.to_string().contains("delete"), "{plan}");
 }
 

@@ -17,9 +17,9 @@ fn detach_removes_hostports_first_and_releases_ports_last() {
     assert_snapshot!(plan_detach(&attachment, &seen(&attachment)), @r#"
     1. remove hostport 0.0.0.0:8080/tcp
     2. remove hostport [::]:8080/tcp
-    3. remove endpoint fd00:1::2
-    4. remove endpoint 10.1.0.2
-    5. remove interface vethb2b0ff9d
+    3. remove interface vethb2b0ff9d
+    4. remove endpoint fd00:1::2
+    5. remove endpoint 10.1.0.2
     6. write pod 7: free, last generation 40
     7. delete veth vethb2b0ff9d if its alias is "net c1 eth0"
     8. release port 0.0.0.0:8080/tcp
@@ -92,9 +92,9 @@ fn entries_of_a_link_that_is_gone_are_removed() {
     assert_snapshot!(plan_detach(&attachment, &observed), @r"
     1. remove hostport 0.0.0.0:8080/tcp
     2. remove hostport [::]:8080/tcp
-    3. remove endpoint fd00:1::2
-    4. remove endpoint 10.1.0.2
-    5. remove interface gone link #9
+    3. remove interface gone link #9
+    4. remove endpoint fd00:1::2
+    5. remove endpoint 10.1.0.2
     6. write pod 7: free, last generation 40
     7. release port 0.0.0.0:8080/tcp
     8. release port [::]:8080/tcp

@@ -1,0 +1,59 @@
+//! Fuzzing entry points: every parser of answers and notifications of the kernel, for the fuzz
+//! targets and for replaying their corpus.
+//!
+//! The only guarantee is that they return.
+
+use crate::{
+    bridge_port, events, forwarding, ipsec, ipsec_policies, netfilter, netfilter_table, netlink,
+    nftables,
+};
+
+/// Parses bytes as one read of each kind of netlink socket that this crate has: rtnetlink,
+/// nftables, connection tracking and IPsec; and as a table of iptables, as `getsockopt` returns it.
+pub fn answers(bytes: &[u8]) {
+    netlink::fuzz(bytes);
+    bridge_port::fuzz(bytes);
+    events::fuzz(bytes);
+    netfilter::fuzz(bytes);
+    nftables::fuzz(bytes);
+    netfilter_table::fuzz(bytes);
+    ipsec::fuzz(bytes);
+    ipsec_policies::fuzz(bytes);
+    forwarding::fuzz(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_answer_of_the_corpus_is_parsed_or_refused() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/netlink");
+        let files: Vec<_> = fs::read_dir(folder).unwrap().collect();
+        assert!(!files.is_empty(), "the corpus has files");
+        for file in files {
+            answers(&fs::read(file.unwrap().path()).unwrap());
+        }
+    }
+
+    proptest! {
+        /// Messages with a right length, so that bodies are reached.
+        #[test]
+        fn any_bodies_of_messages_are_parsed_or_refused(
+            kind in prop_oneof![16_u16..120, 0x0100_u16..0x0110, 0x0a00_u16..0x0a20, 0_u16..4],
+            body in proptest::collection::vec(any::<u8>(), 0..256),
+        ) {
+            let length = u32::try_from(16 + body.len()).unwrap();
+            let mut bytes = length.to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend([0; 10]);
+            bytes.extend(body);
+            answers(&bytes);
+        }
+    }
+}
