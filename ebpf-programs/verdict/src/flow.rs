@@ -407,7 +407,7 @@ pub(crate) fn flow_state<E: Node>(
     now: u32,
     need: Need,
 ) -> FlowState {
-    if is_stale(node, flow) {
+    if is_stale(node, flow) || has_lost_client(node, flow) {
         return FlowState::Stale;
     }
     if has_address_gone(node, key, flow, opposite) {
@@ -429,6 +429,13 @@ pub(crate) fn flow_state<E: Node>(
     } else {
         FlowState::Alive
     }
+}
+
+/// Returns whether the pod is gone that has opened a flow to another pod, and that the flow counts
+/// for.
+#[inline(always)]
+fn has_lost_client<E: Node>(node: &E, flow: &Flow) -> bool {
+    flow.flags & FlowFlags::FROM_POD != 0 && node.interface(flow.uplink).is_none()
 }
 
 /// Returns whether a masqueraded flow's address or uplink is gone, by the rules of the kernel's

@@ -209,6 +209,11 @@ fn flows_to_a_hostport_of_another_pod_count_for_the_client() {
     assert_eq!(counters.new_flows, 100);
     let dialled = dial(&mut simulator, [198, 51, 100, 9], 3_000);
     assert_eq!(dialled, [Verdict::Pass; 3]);
+    // They end with the client, whose slot another pod may get.
+    assert_eq!(simulator.sweep().stale, 0);
+    simulator.world.interfaces.remove(&example::OTHER_INTERFACE);
+    assert_eq!(simulator.sweep().stale, 20);
+    assert_eq!(live(&simulator, OTHER_POD), 0);
 }
 
 /// The ports of one address towards one server, all taken by one pod: its flows give way to a pod
