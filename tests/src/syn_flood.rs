@@ -79,7 +79,7 @@ fn forged_syn(target: SocketAddr, number: u32) -> Result<Vec<u8>> {
     let [_, high, middle, low] = number.to_be_bytes();
     let (source, destination) = match target.ip() {
         IpAddr::V4(to) => (
-            Address::v4([198, 18 | high & 1, middle, low]),
+            Address::v4([198, 18 + high % 2, middle, low]),
             Address::v4(to.octets()),
         ),
         IpAddr::V6(to) => {

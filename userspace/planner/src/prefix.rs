@@ -14,6 +14,10 @@ use crate::{Entries, Entry, EntryKey};
 const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);
 
 #[derive(Clone, Copy, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent properties of a prefix"
+)]
 struct Class {
     no_masquerade: bool,
     pods: bool,

@@ -12,13 +12,16 @@ fn complete(observed: &Observed, records: &Records) -> Vec<(String, bool)> {
         .steps()
         .iter()
         .filter_map(written)
-        .filter_map(|(key, entry)| match entry {
-            Entry::Prefix {
+        .filter_map(|(key, entry)| {
+            let Entry::Prefix {
                 pods: true,
                 complete,
                 ..
-            } => Some((key.to_string(), complete)),
-            _ => None,
+            } = entry
+            else {
+                return None;
+            };
+            Some((key.to_string(), complete))
         })
         .collect()
 }
