@@ -39,6 +39,11 @@ fn dropped(agent: &Agent, reason: &str) -> Result<u64> {
     Ok(counters["drops"][reason].as_u64().unwrap_or(0))
 }
 
+/// Returns how many packets of new flows were dropped for want of a place.
+fn refused(agent: &Agent) -> Result<u64> {
+    Ok(dropped(agent, "flow-table-full")? + dropped(agent, "flow-quota")?)
+}
+
 fn abi_address(address: IpAddr) -> Address {
     match address {
         IpAddr::V4(v4) => Address::v4(v4.octets()),
@@ -86,20 +91,18 @@ fn four_pods_fill_the_table(bypass: &str) -> Result<()> {
     let agent = agent(&sandbox, 8_192, bypass)?;
     let late = attached(&sandbox, "late", Config::new("1.1.0"))?;
     let ports = Mapping::both(PUBLISHED, SERVER);
-    let served = attached(&sandbox, "served", Config::new("1.1.0").publish(&ports))?;
+    let publisher = attached(&sandbox, "served", Config::new("1.1.0").publish(&ports))?;
     let greedy = (0..4)
         .map(|number| attached(&sandbox, &format!("greedy-{number}"), Config::new("1.1.0")))
         .collect::<Result<Vec<_>>>()?;
     let _echoes = [
         Echo::start(&sandbox.world, SERVER)?,
-        Echo::start(&served.machine, SERVER)?,
+        Echo::start(&publisher.machine, SERVER)?,
     ];
     // Each has a quarter of the 4,096 flows, less than a few flows of the first pings.
     fill(&agent, &greedy, 1_024)?;
 
-    let refused = || Ok(dropped(&agent, "flow-table-full")? + dropped(&agent, "flow-quota")?);
-    let before: Result<u64> = refused();
-    let before = before?;
+    let before = refused(&agent)?;
     let mut open = Vec::new();
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let (server, published) = (
@@ -115,8 +118,8 @@ fn four_pods_fill_the_table(bypass: &str) -> Result<()> {
         }
     }
     open.iter().try_for_each(Connection::exchange)?;
-    let after: Result<u64> = refused();
-    assert_eq!(after?, before, "packets of new flows were dropped");
+    let after = refused(&agent)?;
+    assert_eq!(after, before, "packets of new flows were dropped");
     let table = agent.get("/v1/flows?limit=0")?["room"].take();
     let evicted = |name: &str| {
         let pods = table["pods"].as_array().into_iter().flatten();
@@ -166,9 +169,7 @@ fn connect_beside_forged_syns(bypass: &str, family: usize, direct: bool) -> Resu
     };
     let flood = SynFlood::start(&sandbox.world, target)?;
     flood.await_progress(5_000)?;
-    let refused = || Ok(dropped(&agent, "flow-table-full")? + dropped(&agent, "flow-quota")?);
-    let (before, sent): (Result<u64>, u64) = (refused(), flood.sent());
-    let before = before?;
+    let (before, sent) = (refused(&agent)?, flood.sent());
     let mut open = Vec::new();
     let mut failed = 0;
     for _ in 0..CONNECTIONS {
@@ -182,8 +183,7 @@ fn connect_beside_forged_syns(bypass: &str, family: usize, direct: bool) -> Resu
         flood.await_progress(100)?;
     }
     ensure!(failed <= CONNECTIONS / 100, "{failed} connections failed");
-    let after: Result<u64> = refused();
-    let (lost, sent) = (after? - before, flood.sent() - sent);
+    let (lost, sent) = (refused(&agent)? - before, flood.sent() - sent);
     ensure!(lost <= sent / 100, "{lost} of {sent} SYNs were dropped");
     open.iter()
         .try_for_each(Connection::exchange)
