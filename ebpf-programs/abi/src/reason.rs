@@ -75,7 +75,8 @@ drop_reasons! {
         do "Find out what in the pod changes its MAC address or sends raw frames. Set \
             `macspoofchk: false` only for pods that must bridge or forward.";
     /// The source address of a pod's packet, or the sender address of its ARP or neighbour
-    /// discovery packet, is not the pod's.
+    /// discovery packet, is not the pod's. Or a pod's ICMP error is about a packet that was not
+    /// sent to the pod.
     SpoofedAddress = 3, "spoofed-address",
         at "from_pod",
         do "Find out which address the pod added or forges. Routers, VPN gateways and virtual \
@@ -83,7 +84,8 @@ drop_reasons! {
     /// The source or destination can never be on a wire: a loopback address, a multicast or
     /// broadcast source, an address of 0.0.0.0/8, or an IPv4-mapped IPv6 address, which alone
     /// `uplink_out` checks for. Or a packet to a pod has a source that no router forwards: 0.0.0.0,
-    /// ::, a link-local address of IPv6, or the broadcast address of a subnet.
+    /// ::, a link-local address of IPv6, the broadcast address of a subnet, or an address of the
+    /// node.
     Martian = 4, "martian",
         at "from_pod, uplink_in, uplink_out, xdp_guard",
         do "Find the pod or the machine on the uplink that sends with such an address. No host \

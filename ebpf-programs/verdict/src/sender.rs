@@ -6,6 +6,7 @@ use abi::{Address, DropReason, EndpointFlags, Mac, Pod, Port, protocol};
 use crate::address::{
     is_forwardable, is_invalid_destination, is_invalid_source, is_link_local, is_multicast,
 };
+use crate::icmp;
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
@@ -62,11 +63,13 @@ pub(crate) fn check<E: Packet + Node>(
         } else {
             has_v4(env, work.pod, pod, source) || is_dhcp_request(headers)
         };
-    if own {
-        Ok(())
-    } else {
-        Err(DropReason::SpoofedAddress)
+    if !own {
+        return Err(DropReason::SpoofedAddress);
     }
+    if checked && content == Content::IcmpError {
+        return quote(env, headers, work.pod, pod);
+    }
+    Ok(())
 }
 
 /// Returns whether only the stack may forward the packet: it drops what no router forwards, and
@@ -137,6 +140,23 @@ fn arp<E: Packet + Node>(env: &E, slot: u32, pod: &Pod) -> Decision<()> {
     let [c, d] = low_half(words[4]).to_ne_bytes();
     let sender = Address::v4([a, b, c, d]);
     if sender == Address::v4([0; 4]) || has_v4(env, slot, pod, &sender) {
+        Ok(())
+    } else {
+        Err(DropReason::SpoofedAddress)
+    }
+}
+
+/// Checks the packet that an ICMP error quotes: a pod is not a router, and reports only packets
+/// that were sent to itself. A forged report would change the path MTU of another pod.
+#[inline(always)]
+fn quote<E: Packet + Node>(env: &E, headers: &Headers, slot: u32, pod: &Pod) -> Decision<()> {
+    let destination = icmp::quoted_destination(env, headers).ok_or(DropReason::Malformed)?;
+    let is_own = if headers.version == 6 {
+        has_v6(env, slot, pod, &destination)
+    } else {
+        has_v4(env, slot, pod, &destination)
+    };
+    if is_own || destination == headers.tuple.source {
         Ok(())
     } else {
         Err(DropReason::SpoofedAddress)
