@@ -27,6 +27,7 @@ mod datagrams;
 mod distant_host;
 mod echo;
 mod forwarding_scene;
+mod frame_flood;
 pub mod hostport_matrix;
 mod iperf;
 mod machine;
@@ -64,6 +65,7 @@ pub use echo::{
     Echo, tcp_echo, tcp_source, udp_gets_no_answer, udp_seen_as, udp_socket, udp_source,
 };
 pub use forwarding_scene::{ForwardingScene, connects};
+pub use frame_flood::FrameFlood;
 pub use iperf::{Iperf, Throughput, measure, measure_in};
 pub use machine::Machine;
 pub use mounts::Mounts;

@@ -174,6 +174,9 @@ fn sources_that_no_router_forwards_reach_no_pod() -> Result<()> {
             "ff02::1",
             "ff0e::9",
             "fd00:10:244:1::77",
+            // The node itself.
+            "2001:db8:1::1",
+            "fd00:10:244:1::1",
         ]
         .as_slice(),
     ];

@@ -77,6 +77,7 @@ drop_reasons! {
     /// The source address of a pod's packet, or an address that its ARP or neighbour discovery
     /// packet announces or probes, is not the pod's. Of link-local addresses of IPv6, a pod has the
     /// one that is derived from its MAC address, and those that it was assigned.
+    /// Or a pod's ICMP error is about a packet that was not sent to the pod.
     SpoofedAddress = 3, "spoofed-address",
         at "from_pod",
         do "Find out which address the pod added or forges. Routers, VPN gateways and virtual \
@@ -84,7 +85,8 @@ drop_reasons! {
     /// The source or destination can never be on a wire: a loopback address, a multicast or
     /// broadcast source, an address of 0.0.0.0/8, or an IPv4-mapped IPv6 address, which alone
     /// `uplink_out` checks for. Or a packet to a pod has a source that no router forwards: 0.0.0.0,
-    /// ::, a link-local address of IPv6, or the broadcast address of a subnet.
+    /// ::, a link-local address of IPv6, the broadcast address of a subnet, or an address of the
+    /// node.
     Martian = 4, "martian",
         at "from_pod, uplink_in, uplink_out, xdp_guard",
         do "Find the pod or the machine on the uplink that sends with such an address. No host \

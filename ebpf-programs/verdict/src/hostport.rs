@@ -45,13 +45,14 @@ pub(crate) fn is_martian(tuple: &Tuple) -> bool {
     is_invalid_source(&tuple.source) || is_loopback(&tuple.destination)
 }
 
-/// Drops packets to a pod that no router forwards: from an address without a route, or from the
-/// broadcast address of a subnet of the uplink. Without a reverse path filter, the stack forwards
-/// the latter.
+/// Drops packets to a pod that no router forwards: from an address without a route, from the
+/// broadcast address of a subnet of the uplink, or from an address of the node. Without a reverse
+/// path filter, the stack forwards the second kind, and the third in IPv6, where it has no check of
+/// local sources (`ip6_forward`).
 #[inline(always)]
 fn check_forwardable<E: Node>(node: &E, work: &Work) -> Decision<()> {
     let source = &work.headers.tuple.source;
-    if !is_forwardable(source) || is_broadcast_of_uplink(node, work) {
+    if !is_forwardable(source) || is_broadcast_of_uplink(node, work) || node.is_local(source) {
         return Err(DropReason::Martian);
     }
     Ok(())

@@ -8,6 +8,8 @@
 //! A quote may be as short as 8 bytes behind its IP header (RFC 792). Its transport checksum is
 //! translated if it is quoted.
 
+use abi::Address;
+
 use crate::address::is_multicast;
 use crate::checksum::Difference;
 use crate::flow;
@@ -19,7 +21,7 @@ use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
 use crate::parse;
 use crate::rewrite::{self, ICMP_CHECKSUM};
-use crate::work::{Hook, Transport, Work};
+use crate::work::{Headers, Hook, Transport, Work};
 
 /// Looks up the flow that the quoted packet belongs to. On a hit, [`Work::translated`] is the tuple
 /// that the quote must have.
@@ -55,6 +57,19 @@ pub(crate) fn find<E: Packet + Node + FragmentStore>(
     }
     work.translated = work.translated.reverse();
     matches_outer_address(env, work, hook)
+}
+
+/// Returns the destination of the packet that an ICMP error quotes, by its IP header alone; `None`
+/// where the quote is shorter.
+#[inline(always)]
+pub(crate) fn quoted_destination(packet: &impl Packet, error: &Headers) -> Option<Address> {
+    let quote = error.l4 + 8;
+    if error.version == 6 {
+        Some(Address::from_words(packet.words::<4>(quote + 24)?))
+    } else {
+        let [word] = packet.words::<1>(quote + 16)?;
+        Some(Address::from_v4_word(word))
+    }
 }
 
 /// Returns whether the error is addressed to the sender of the quoted packet (in), or comes from

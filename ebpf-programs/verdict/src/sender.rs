@@ -9,6 +9,7 @@ use crate::address::{
 };
 use crate::admission;
 use crate::discovery;
+use crate::icmp;
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
@@ -78,7 +79,11 @@ pub(crate) fn check<E: Packet + Node>(
     if headers.version == 6 && headers.tuple.protocol == protocol::ICMPV6 {
         discovery::check_options(env, headers, pod.mac)?;
     }
-    role::check(env, headers)
+    role::check(env, headers)?;
+    if content == Content::IcmpError {
+        return quote(env, headers, work.pod, pod);
+    }
+    Ok(())
 }
 
 /// Returns whether only the stack may forward the packet: it drops what no router forwards, and
@@ -176,6 +181,23 @@ fn arp<E: Packet + Node>(env: &E, slot: u32, pod: &Pod) -> Decision<()> {
         has_v4(env, slot, pod, &sender)
     };
     if is_own {
+        Ok(())
+    } else {
+        Err(DropReason::SpoofedAddress)
+    }
+}
+
+/// Checks the packet that an ICMP error quotes: a pod is not a router, and reports only packets
+/// that were sent to itself. A forged report would change the path MTU of another pod.
+#[inline(always)]
+fn quote<E: Packet + Node>(env: &E, headers: &Headers, slot: u32, pod: &Pod) -> Decision<()> {
+    let destination = icmp::quoted_destination(env, headers).ok_or(DropReason::Malformed)?;
+    let is_own = if headers.version == 6 {
+        has_v6(env, slot, pod, &destination)
+    } else {
+        has_v4(env, slot, pod, &destination)
+    };
+    if is_own || destination == headers.tuple.source {
         Ok(())
     } else {
         Err(DropReason::SpoofedAddress)

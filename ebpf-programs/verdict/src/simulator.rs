@@ -3,6 +3,7 @@
 //! Ordinary Rust maps replace the BPF maps and helpers, including their return values for missing
 //! entries. The simulator makes no decision about packets itself.
 
+pub mod arbitrary;
 pub mod example;
 mod flow_cache;
 mod fragment_store;

@@ -231,7 +231,6 @@ fn packets_that_fail_the_reverse_path_check_take_the_stack() {
     for (source, verdict) in [
         (remote()[0], Verdict::RedirectPeer(INTERFACE)),
         (elsewhere, Verdict::Pass),
-        (node()[0], Verdict::Pass),
     ] {
         let mut world = open_node();
         world.egress_routes.insert(elsewhere, UPLINK + 1);

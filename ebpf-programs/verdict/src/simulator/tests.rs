@@ -268,6 +268,45 @@ fn packets_of_an_unknown_interface_are_dropped() {
     assert!(simulator.world.counters.is_empty());
 }
 
+/// A forged report would change the path MTU of another pod.
+#[test]
+fn errors_of_a_pod_are_about_packets_that_were_sent_to_it() {
+    let mut simulator = Simulator::new(world());
+    for family in FAMILIES {
+        let [own, other, remote] = [pod(), other_pod(), remote()].map(|both| both[family]);
+        let kind = if family == 0 { (3, 4) } else { (2, 0) };
+        let report = |quote: Vec<u8>| {
+            let body = Body::Icmp(kind.0, kind.1, [0, 0, 5, 0], quote);
+            Frame::new(own, other, body).sent_by(mac()).bytes()
+        };
+        let about =
+            |destination| Frame::new(other, destination, Body::Udp(7, 9, vec![0; 8])).packet();
+        let mut send = |frame: &[u8]| simulator.run(Place::FromPod, INTERFACE, frame).0;
+        for stranger in [remote, other, node()[family]] {
+            let refused = Verdict::Drop(DropReason::SpoofedAddress);
+            assert_eq!(send(&report(about(stranger))), refused, "{stranger:?}");
+        }
+        assert!(!matches!(send(&report(about(own))), Verdict::Drop(_)));
+        let cut = about(own)[..16].to_vec();
+        assert_eq!(send(&report(cut)), Verdict::Drop(DropReason::Malformed));
+    }
+}
+
+/// Linux refuses such packets in IPv4, and forwards them in IPv6.
+#[test]
+fn packets_from_outside_with_an_address_of_the_node_reach_no_pod() {
+    let mut simulator = Simulator::new(world());
+    for family in FAMILIES {
+        for (to, port) in [(node()[family], HOSTPORT), (pod()[family], 80)] {
+            let body = Body::Udp(40_000, port, vec![]);
+            let frame = Frame::new(node()[family], to, body).bytes();
+            let (verdict, _) = simulator.run(Place::UplinkIn, INTERFACE, &frame);
+            assert_eq!(verdict, Verdict::Drop(DropReason::Martian), "{to:?}");
+        }
+    }
+    assert!(simulator.world.flows.is_empty());
+}
+
 /// A pod's packets leave through open uplinks, and through other links only if they need no
 /// masquerading.
 #[test]
