@@ -132,8 +132,7 @@ struct Keys {
     #[arg(long, value_name = "ADDRESS")]
     egress_address: Vec<String>,
     /// Capacity of the flow table in entries, two per flow, effective when the table is created; 0
-    /// for as many flows as the default of `nf_conntrack_max`, or 1/400 of the memory if that is
-    /// more, from 32768 to 2097152 entries [default: 0]
+    /// for twice the default of `nf_conntrack_max`, or 1/400 of the memory if more [default: 0]
     #[arg(long, value_name = "ENTRIES")]
     flow_table_size: Option<u32>,
     /// When pod traffic bypasses bridge and netfilter, and thus rules of other software: always,
