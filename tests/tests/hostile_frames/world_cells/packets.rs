@@ -133,7 +133,11 @@ pub(super) fn lying(draft: &mut Draft, net: &Net, family: usize, goal: &Goal) {
     let own = net.world.addresses[family];
     for (who, to, ignored) in [
         ("all", BROADCAST, None),
-        ("no station", Mac::new([2, 0xaa, 0, 0, 0, 5]), Some(OTHER_HOST)),
+        (
+            "no station",
+            Mac::new([2, 0xaa, 0, 0, 0, 5]),
+            Some(OTHER_HOST),
+        ),
         ("the gateway", net.gateway.mac, Some(OTHER_HOST)),
         ("mate", net.mate.mac, Some(OTHER_HOST)),
     ] {

@@ -48,6 +48,7 @@ fn a_missing_bridge_is_created_and_forwarding_turned_on() {
 /// link-local address until then.
 #[test]
 fn a_bridge_of_ours_without_a_link_local_address_gets_the_one_of_its_mac_address() {
+    const NOTHING: &str = "nothing to do";
     let mut observed = configured_node();
     let of_bridge = |name: &str| crate::SysctlKey(format!("net/ipv6/conf/cbr0/{name}"));
     let sysctls = ["addr_gen_mode", "disable_ipv6"].map(|name| (of_bridge(name), "0".to_owned()));
@@ -58,7 +59,11 @@ fn a_bridge_of_ours_without_a_link_local_address_gets_the_one_of_its_mac_address
 
     let mut other = observed.clone();
     bridge(&mut other).addresses.push(parse("fe80::1/64"));
-    assert_eq!(plan(&other), "", "a bridge with another link-local address");
+    assert_eq!(
+        plan(&other),
+        NOTHING,
+        "a bridge with another link-local address"
+    );
 
     for (name, value) in [
         ("addr_gen_mode", "1"),
@@ -67,14 +72,14 @@ fn a_bridge_of_ours_without_a_link_local_address_gets_the_one_of_its_mac_address
     ] {
         let mut other = observed.clone();
         other.sysctls.insert(of_bridge(name), value.to_owned());
-        assert_eq!(plan(&other), "", "{name} is {value}");
+        assert_eq!(plan(&other), NOTHING, "{name} is {value}");
     }
 
     let mut foreign = observed.clone();
     let present = bridge(&mut foreign);
     (present.alias, present.mac_is_set) = (None, true);
     present.mac = Some(parse("02:00:00:00:00:01"));
-    assert_eq!(plan(&foreign), "", "a foreign bridge");
+    assert_eq!(plan(&foreign), NOTHING, "a foreign bridge");
 }
 
 #[test]

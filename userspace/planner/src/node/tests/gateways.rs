@@ -19,7 +19,7 @@ fn gateways_of_several_networks_share_a_bridge() {
         let node = plan_node(&intent, &bare_node(), &Records::new());
         assert_eq!(node.refused, BTreeMap::new());
         let mut gateways: Vec<String> = (node.plan.steps().iter())
-            .filter_map(crate::Step::added_address)
+            .filter_map(Step::added_address)
             .filter(|(_, own)| !is_link_local(own.address))
             .map(|(_, own)| own.to_string())
             .collect();
