@@ -133,6 +133,12 @@ impl Packet for Kernel {
         self.packet_type() == PACKET_OTHERHOST
     }
 
+    #[inline(always)]
+    fn ingress_interface(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.skb).ingress_ifindex) }
+    }
+
     /// Headers are usually in the linear part, which programs read without a helper; a helper call
     /// costs more than all that is read by it.
     #[inline(always)]

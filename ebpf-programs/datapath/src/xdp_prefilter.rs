@@ -65,6 +65,11 @@ impl Packet for Frame {
     }
 
     #[inline(always)]
+    fn ingress_interface(&self) -> u32 {
+        0
+    }
+
+    #[inline(always)]
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         let mut words = MaybeUninit::<[u32; N]>::uninit();
         let (to, length) = (words.as_mut_ptr().cast(), (N * 4) as u32);

@@ -212,6 +212,7 @@ pub fn to_pod(stages: &mut impl HookStages) -> Verdict {
 fn process_to_pod(stages: &mut impl HookStages, is_limited: bool) -> Decision<()> {
     // Duplicates are dropped before they are charged to the pod's limit.
     stages.check_duplicate()?;
+    stages.check_received()?;
     if is_limited {
         stages.charge(Direction::Ingress)?;
     }
@@ -295,6 +296,11 @@ fn masquerade_packet(stages: &mut impl HookStages) -> Decision<bool> {
             track(stages);
             return Ok(false);
         }
+        Origin::Tracked => {
+            with_eviction(stages, HookStages::track)?;
+            stages.advance_clock_hand();
+            return Ok(false);
+        }
     }
     for attempt in 0..TRIES {
         if with_eviction(stages, |stages| stages.try_port(attempt))? {
@@ -336,7 +342,7 @@ fn with_eviction<H: HookStages, T>(
 #[inline(always)]
 fn drop_lost_fragment(stages: &mut impl HookStages) -> Decision<()> {
     match stages.origin()? {
-        Origin::Elsewhere | Origin::Collision | Origin::Untranslated => Ok(()),
+        Origin::Elsewhere | Origin::Collision | Origin::Untranslated | Origin::Tracked => Ok(()),
         Origin::Pod => Err(DropReason::FragmentWithoutFirst),
     }
 }
@@ -353,7 +359,8 @@ fn process_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
     }
     match hook {
         Hook::UplinkOut => stages.origin().map(|_| ()),
-        Hook::UplinkIn | Hook::FromPod => Ok(()),
+        Hook::UplinkIn => stages.check_entering(),
+        Hook::FromPod => Ok(()),
     }
 }
 
@@ -387,7 +394,7 @@ fn process_uplink_in(stages: &mut impl HookStages) -> Decision<Verdict> {
                 None => return Ok(Verdict::Consume),
                 Some(Content::Ip) => {}
                 // Without ports nothing can be translated: the node's own reassembly decides.
-                Some(_) => return Ok(Verdict::Pass),
+                Some(_) => return stages.check_entering().map(|()| Verdict::Pass),
             }
             if stages.find_flow(Hook::UplinkIn) {
                 return Ok(stages.forward_to_pod());

@@ -31,6 +31,11 @@ pub trait Packet {
     /// (`PACKET_OTHERHOST`): a promiscuous link receives such packets, and the stack drops them.
     fn is_for_other_host(&self) -> bool;
 
+    /// Returns the interface index of the link by which the node received the packet: for a bridged
+    /// frame the bridge port, for a routed packet the link below the route. 0 for packets of the
+    /// node itself.
+    fn ingress_interface(&self) -> u32;
+
     /// Returns `N` words from `offset` on, or `None` where the packet ends before.
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
 

@@ -102,6 +102,8 @@ pub struct World {
     pub clock: u64,
     /// Whether the current packet has a VLAN tag.
     pub tagged: bool,
+    /// Link by which the node received the current packet; 0 for packets of the node itself.
+    pub received_by: u32,
     /// `skb->mark` of the current packet, set by other software.
     pub mark: u32,
     /// Flow hash of the current packet.
@@ -164,6 +166,7 @@ impl Default for World {
             mtus: BTreeMap::new(),
             clock: 1_000_000_000_000,
             tagged: false,
+            received_by: 0,
             mark: 0,
             flow_hash: 0,
             segments: (0, 0),
@@ -294,6 +297,14 @@ impl HookStages for Simulator {
 
     fn check_duplicate(&mut self) -> Decision<()> {
         stages::check_duplicate(&mut self.world, &mut self.work)
+    }
+
+    fn check_received(&mut self) -> Decision<()> {
+        stages::check_received(&mut self.world, &mut self.work)
+    }
+
+    fn check_entering(&mut self) -> Decision<()> {
+        stages::check_entering(&mut self.world, &mut self.work)
     }
 
     fn parse_received(&mut self) -> Content {

@@ -16,9 +16,11 @@ use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
 use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Origin, Transport, Work};
 use crate::{
-    bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod, icmp,
+    access, bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod, icmp,
     masquerade, parse, policy, rewrite, row_cache, sender,
 };
+
+pub use crate::access::{check_entering, check_received};
 
 /// Looks up the packet's cache entry and applies it, unless the pod-side entry must be updated
 /// first.
@@ -267,10 +269,15 @@ pub fn charge_receiver<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) 
     Ok(())
 }
 
-/// Drops packets between pods where the policies of both forbid them.
+/// Drops packets between pods where the policies of both forbid them, and those that would enter or
+/// leave a closed network.
 #[inline(always)]
-pub fn check_policy<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
-    policy::check(node, work)
+pub fn check_policy<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<()> {
+    policy::check(env, work)?;
+    access::check_unmatched(env, work)
 }
 
 /// Looks up the packet's flow.
@@ -343,11 +350,16 @@ pub fn try_port_from_outside<E: Node>(
 
 /// Applies the ingress policy, and looks up the hostport that a pod's packet is for.
 #[inline(always)]
-pub fn find_hostport_from_pod<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
+pub fn find_hostport_from_pod<E: Packet + Node>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<HostportMatch> {
     // The policy comes first: a packet to a published pod's own address must not open a flow
     // against it.
-    policy::check(node, work)?;
-    hostport_from_pod::find(node, work)
+    policy::check(env, work)?;
+    let found = hostport_from_pod::find(env, work)?;
+    access::check_sent(env, work, found)?;
+    Ok(found)
 }
 
 /// Tries to insert the flow of a pod to a hostport with one source port.

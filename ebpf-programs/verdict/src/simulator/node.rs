@@ -51,6 +51,10 @@ impl Packet for World {
         !is_group && !self.is_for_this_host()
     }
 
+    fn ingress_interface(&self) -> u32 {
+        self.received_by
+    }
+
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         let start = offset as usize;
         let bytes = self.packet.get(start..start + N * 4)?;
