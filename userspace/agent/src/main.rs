@@ -114,6 +114,7 @@ fn run(options: Options) -> Result<()> {
     let app = App {
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
+        declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
         started: Instant::now(),
         flows,

@@ -11,12 +11,13 @@ use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
     GcRequest, Header, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
-use engine::{AttachedPods, GcScope, Handle, Uninstalled};
+use engine::{AttachedPods, EngineError, GcScope, Handle, Uninstalled};
 use kernel::RuleReader;
 use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
     PortMapping,
 };
+use planner::DeclaredNetworks;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::spawn_blocking;
@@ -47,6 +48,8 @@ pub(crate) struct App {
     pub(crate) handle: Handle,
     /// Key of the pod annotation with port mappings.
     pub(crate) hostport_annotation: RwLock<Option<String>>,
+    /// Bridges and subnets that networks of CNI configurations may use.
+    pub(crate) declared_networks: RwLock<DeclaredNetworks>,
     pub(crate) request_memory: RequestMemory,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
@@ -286,6 +289,24 @@ impl App {
         *annotation.unwrap_or_else(PoisonError::into_inner) = key;
     }
 
+    /// Sets the bridges and subnets that networks of CNI configurations may use.
+    pub(crate) fn set_declared_networks(&self, declared: DeclaredNetworks) {
+        let current = self.declared_networks.write();
+        *current.unwrap_or_else(PoisonError::into_inner) = declared;
+    }
+
+    /// Fails if a configuration declares a network that the operator does not allow.
+    fn check_declared(&self, header: &Header, network: &Network) -> Result<(), Failure> {
+        if !header.declares_network {
+            return Ok(());
+        }
+        let declared = self.declared_networks.read();
+        let declared = declared.unwrap_or_else(PoisonError::into_inner);
+        declared
+            .check(network)
+            .map_err(|refusal| Failure::from(EngineError::from(refusal)))
+    }
+
     async fn add(&self, mut request: AddRequest, client: Option<u32>) -> Result<String, Failure> {
         if let Some(key) = self.hostport_annotation() {
             request.add_annotated_ports(&key)?;
@@ -293,6 +314,7 @@ impl App {
         log_placeholder_burst(&request.requested.limits);
         self.expect_default_network(&request.config.header).await;
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
+        self.check_declared(&request.config.header, &intent.network)?;
         intent.requested.port_binder = port_binder(client, &intent.port_mappings);
         let vlan_link = intent
             .network
@@ -441,6 +463,7 @@ impl App {
     async fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
         self.expect_default_network(&request.config.header).await;
         let network = request.network(self.default_network().as_ref())?;
+        self.check_declared(&request.config.header, &network)?;
         readiness(&self.handle.status(), &network.name)?;
         Ok(String::new())
     }

@@ -131,6 +131,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
     let app = Arc::new(App {
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
+        declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
         started: Instant::now(),
         flows,

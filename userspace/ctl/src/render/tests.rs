@@ -97,6 +97,7 @@ fn two_networks() -> Vec<NetworkView> {
             bridge: "cbr0".into(),
             mtu: Some(1500),
             masquerade: true,
+            access: "direct".into(),
             attachments: 2,
             pools: vec![
                 PoolView {
@@ -159,6 +160,7 @@ fn healthy() -> Status {
             attached: true,
             xdp_prefilter: true,
         }],
+        access: "direct".into(),
         attachments: 2,
         last_reconcile: Some(Reconcile {
             finished_at: 1_800_000_000,
