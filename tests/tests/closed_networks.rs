@@ -1,13 +1,14 @@
-//! Closed networks: `directAccess: false` and `internal: true` of a network, and of the agent's own.
-//! Each test runs past the stack, through bridge and netfilter, and beside a policy of DROP
+//! Closed networks: `directAccess: false` and `internal: true` of a network, and of the agent's
+//! own. Each test runs past the stack, through bridge and netfilter, and beside a policy of DROP
 //! (decision 105). A packet counts as passed if it arrives in the receiver's namespace.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::chain::{Chain, PluginSource};
 use e2e::{
     Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, connects, deadline, ping,
-    set_bridge_netfilter, tcp_echo, tcp_source, udp_source,
+    set_bridge_netfilter, tcp_echo, tcp_source, udp_source, until,
 };
 use serde_json::{Value, json};
 
@@ -342,6 +343,56 @@ fn the_agents_own_network_is_closed_by_flags() -> Result<()> {
         let error = answer.run(&sandbox.node)?.error()?;
         assert_eq!(error.code, 7, "{}", error.msg);
         assert!(error.msg.contains("internal"), "{}", error.msg);
+    }
+    Ok(())
+}
+
+/// A container on a bridge of the reference plugins: its link has no program of ours.
+fn container(sandbox: &Sandbox) -> Result<(Machine, Vec<IpAddr>)> {
+    let ipam = json!({
+        "type": "host-local", "ranges": [[{ "subnet": "10.99.0.0/24" }], [{ "subnet": "fd99::/64" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
+    });
+    let bridge = json!({ "type": "bridge", "bridge": "rb0", "isGateway": true, "ipam": ipam });
+    let machine = sandbox.machine("container")?;
+    let chain = Chain::new("1.0.0", "reference").with(PluginSource::Reference, bridge);
+    let result = chain.add(&sandbox.node, &machine)?;
+    let addresses = e2e::addresses(&result)?;
+    Ok((machine, addresses))
+}
+
+#[test]
+fn containers_of_other_software_reach_published_ports_of_closed_networks_only() -> Result<()> {
+    for (settings, is_internal) in [
+        (json!({ "directAccess": false }), false),
+        (json!({ "internal": true }), true),
+    ] {
+        let scene = Scene::new(Path::Auto, &settings)?;
+        let node = &scene.sandbox.node;
+        let (container, addresses) = container(&scene.sandbox)?;
+        let _server = Echo::start(&container, SERVER)?;
+        until("the agent has closed the network", || {
+            let rules = node.call("nft list table inet viaduct");
+            Ok(rules.ok().filter(|rules| rules.contains("chain closed")))
+        })?;
+        for family in [0, 1] {
+            let direct = (scene.one.address(NODE[family])?, PORT).into();
+            scene.is_closed("a container", &container, direct)?;
+            scene.is_open("the node", node, direct)?;
+            let own = (addresses[family], SERVER).into();
+            let published = (NODE[family], PUBLISHED).into();
+            let gateway: IpAddr = GATEWAYS[family].parse()?;
+            if is_internal {
+                let one = &scene.one.machine;
+                one.call(&format!("ip route add default via {gateway}"))?;
+                scene.is_closed("an internal pod", one, own)?;
+                let reached = connects(&container, published)?;
+                assert!(!reached, "replies have no flow");
+            } else {
+                scene.is_open("a pod", &scene.one.machine, own)?;
+                scene.is_open("a container", &container, published)?;
+            }
+        }
     }
     Ok(())
 }

@@ -19,11 +19,23 @@ use crate::node::{Node, Socket};
 use crate::outcome::Decision;
 use crate::packet::Packet;
 use crate::parse;
+use crate::policy;
 use crate::sender::{ETHERNET, SOURCE_MAC, has_mac};
 use crate::work::{Content, Fragment, Hook, HostportMatch, Transport, Work};
 
 /// Offset of the destination MAC address in a frame.
 const DESTINATION_MAC: u32 = 0;
+
+/// Drops packets between pods where the policies of both forbid them, and those that would enter or
+/// leave a closed network.
+#[inline(always)]
+pub fn check_policy<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<()> {
+    policy::check(env, work)?;
+    check_unmatched(env, work)
+}
 
 /// Returns the reason for which a packet to a pod with these [`EndpointFlags`] is dropped.
 #[inline(always)]
@@ -128,10 +140,7 @@ fn is_redirected(work: &Work) -> bool {
 
 /// As [`check_sent`], for packets that have no hostport: those without ports, and frames of a VLAN.
 #[inline(always)]
-pub(crate) fn check_unmatched<E: Packet + Node + FragmentStore>(
-    env: &mut E,
-    work: &mut Work,
-) -> Decision<()> {
+fn check_unmatched<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work) -> Decision<()> {
     work.endpoint.pod = 0;
     if let Some(endpoint) = env.endpoint(&work.headers.tuple.destination) {
         work.endpoint = *endpoint;

@@ -6,8 +6,8 @@
 //! The client keeps its address, with two exceptions, in which the server sees its network's
 //! gateway as the source. A pod that connects to itself: no pod accepts packets from its own
 //! address. A client on another isolated port of the server's bridge: the server cannot resolve its
-//! MAC address. A client of another network, where the server's is internal: the server has no route
-//! to it. The client keeps its port unless the server could not distinguish two flows then.
+//! MAC address. A client of another network, where the server's is internal: the server has no
+//! route to it. The client keeps its port unless the server could not distinguish two flows then.
 
 use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac, SettingsFlags};
 
@@ -33,8 +33,8 @@ const NOT_REDIRECTED: u32 = 0;
 /// [`Work::endpoint`] is the pod that has the destination address, with slot 0 where none has it.
 ///
 /// A packet that opens a flow to a pod's own address is a match as well, without translation, where
-/// the flow must be tracked: to a published pod, so that no flow to the hostport gets the same tuple
-/// at the pod; and from a closed network, so that replies may enter it.
+/// the flow must be tracked: to a published pod, so that no flow to the hostport gets the same
+/// tuple at the pod; and from a closed network, so that replies may enter it.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
     match hostport::find_owner(node, work) {

@@ -8,6 +8,7 @@ mod flow_cache;
 mod fragment_store;
 pub mod frame;
 mod node;
+mod place;
 mod shape;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,6 +34,7 @@ use crate::xdp_prefilter;
 
 pub use flow_cache::{JIFFY, Memory};
 pub use fragment_store::Ring;
+pub use place::Place;
 pub use shape::SharedBucket;
 
 /// The tables of a node, its kernel state as far as the datapath reads it, and the current packet.
@@ -181,19 +183,6 @@ impl Default for World {
             memory: Memory::default(),
         }
     }
-}
-
-/// The hook at which a packet enters the datapath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// [`hooks::from_pod`].
-    FromPod,
-    /// [`hooks::to_pod`].
-    ToPod,
-    /// [`hooks::uplink_in`].
-    UplinkIn,
-    /// [`hooks::uplink_out`].
-    UplinkOut,
 }
 
 /// A simulated node with one CPU.

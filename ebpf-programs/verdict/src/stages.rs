@@ -20,7 +20,7 @@ use crate::{
     masquerade, parse, policy, rewrite, row_cache, sender,
 };
 
-pub use crate::access::{check_entering, check_received};
+pub use crate::access::{check_entering, check_policy, check_received};
 
 /// Looks up the packet's cache entry and applies it, unless the pod-side entry must be updated
 /// first.
@@ -267,17 +267,6 @@ pub fn charge_receiver<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) 
     }
     env.count_passed(pod, Direction::Ingress, work.headers.length);
     Ok(())
-}
-
-/// Drops packets between pods where the policies of both forbid them, and those that would enter or
-/// leave a closed network.
-#[inline(always)]
-pub fn check_policy<E: Packet + Node + FragmentStore>(
-    env: &mut E,
-    work: &mut Work,
-) -> Decision<()> {
-    policy::check(env, work)?;
-    access::check_unmatched(env, work)
 }
 
 /// Looks up the packet's flow.

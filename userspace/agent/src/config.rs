@@ -112,8 +112,8 @@ struct Keys {
     #[arg(long, value_name = "CIDR")]
     non_masquerade_cidr: Option<Vec<String>>,
     /// Whether the pods' own addresses of the default network are reachable from outside the node
-    /// and from other networks; without, only published ports are. Applies to pods that are attached
-    /// after the agent's start [default: true]
+    /// and from other networks; without, only published ports are. Applies to pods that are
+    /// attached after the agent's start [default: true]
     #[arg(
         long,
         value_name = "BOOL",
@@ -122,8 +122,8 @@ struct Keys {
         default_missing_value = "true"
     )]
     direct_access: Option<bool>,
-    /// Whether the default network is internal: its pods have no default route, and no packet leaves
-    /// or enters the network but those of published ports. Applies to pods that are attached after
+    /// Whether the default network is internal: its pods have no default route, and no packet
+    /// leaves or enters the network but those of published ports. Applies to pods that are attached after
     /// the agent's start [default: false]
     #[arg(
         long,

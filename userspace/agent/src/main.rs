@@ -13,6 +13,7 @@ mod cni_files;
 mod config;
 mod connections;
 mod datapath;
+mod declared_networks;
 mod events;
 mod failure;
 mod flows;

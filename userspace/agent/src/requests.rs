@@ -11,7 +11,7 @@ use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
     GcRequest, Header, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
-use engine::{AttachedPods, EngineError, GcScope, Handle, Uninstalled};
+use engine::{AttachedPods, GcScope, Handle, Uninstalled};
 use kernel::RuleReader;
 use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
@@ -287,24 +287,6 @@ impl App {
     pub(crate) fn set_hostport_annotation(&self, key: Option<String>) {
         let annotation = self.hostport_annotation.write();
         *annotation.unwrap_or_else(PoisonError::into_inner) = key;
-    }
-
-    /// Sets the bridges and subnets that networks of CNI configurations may use.
-    pub(crate) fn set_declared_networks(&self, declared: DeclaredNetworks) {
-        let current = self.declared_networks.write();
-        *current.unwrap_or_else(PoisonError::into_inner) = declared;
-    }
-
-    /// Fails if a configuration declares a network that the operator does not allow.
-    fn check_declared(&self, header: &Header, network: &Network) -> Result<(), Failure> {
-        if !header.declares_network {
-            return Ok(());
-        }
-        let declared = self.declared_networks.read();
-        let declared = declared.unwrap_or_else(PoisonError::into_inner);
-        declared
-            .check(network)
-            .map_err(|refusal| Failure::from(EngineError::from(refusal)))
     }
 
     async fn add(&self, mut request: AddRequest, client: Option<u32>) -> Result<String, Failure> {

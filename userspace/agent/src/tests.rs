@@ -25,13 +25,12 @@ use tempfile::TempDir;
 
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
-use crate::connections;
 use crate::flows::FlowSource;
 use crate::replay::SpoolReplay;
 use crate::requests::App;
-use crate::routes;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
+use crate::{connections, routes};
 
 /// An agent on a fake kernel, configured by the command line `flags`.
 struct Agent {

@@ -122,8 +122,8 @@ fn without_direct_access_the_world_reaches_published_ports_only() {
     }
 }
 
-/// The address is one to which the pod is not masqueraded, so nothing but the closed network needs a
-/// flow.
+/// The address is one to which the pod is not masqueraded, so nothing but the closed network needs
+/// a flow.
 #[test]
 fn replies_from_outside_enter_a_network_without_direct_access_by_the_flow_of_the_request() {
     for family in FAMILIES {
