@@ -123,8 +123,8 @@ struct Keys {
     )]
     direct_access: Option<bool>,
     /// Whether the default network is internal: its pods have no default route, and no packet
-    /// leaves or enters the network but those of published ports. Applies to pods that are attached after
-    /// the agent's start [default: false]
+    /// leaves or enters the network but those of published ports. Applies to pods that are attached
+    /// after the agent's start [default: false]
     #[arg(
         long,
         value_name = "BOOL",

@@ -160,7 +160,6 @@ fn healthy() -> Status {
             attached: true,
             xdp_prefilter: true,
         }],
-        access: "direct".into(),
         attachments: 2,
         last_reconcile: Some(Reconcile {
             finished_at: 1_800_000_000,
