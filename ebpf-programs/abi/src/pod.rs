@@ -75,6 +75,13 @@ impl EndpointFlags {
     /// Ingress policy `isolated`: packets from pods of the same bridge with this flag are dropped,
     /// too.
     pub const INGRESS_ISOLATED: u32 = 1 << 8;
+    /// The network has no direct access (`directAccess: false`, and all internal networks): from
+    /// other networks and from outside the node, packets reach the pod by its hostports only.
+    pub const PUBLISHED_ONLY: u32 = 1 << 9;
+    /// The network is internal (`internal: true`): besides replies of its hostports, the pod's
+    /// packets reach its own network and the addresses of its bridge only. Pods with this flag have
+    /// [`Self::PUBLISHED_ONLY`] as well.
+    pub const INTERNAL: u32 = 1 << 10;
 }
 
 /// The pod of an interface: value of the interface table, whose key is the interface index of the

@@ -229,6 +229,17 @@ drop_reasons! {
         at "from_pod",
         do "Find the DHCP server or the attacker in the pod: other pods would take addresses and \
             routes from it. A DHCP server in a pod needs `macspoofchk: false`.";
+    /// The packet is for a pod's own address, from outside of the pod's network, and the network
+    /// has no direct access (`directAccess: false`).
+    DirectAccess = 29, "direct-access",
+        at "from_pod, uplink_in",
+        do "Use the pod's published port, publish one, or set `directAccess: true` for the network \
+            (`--direct-access` for the agent's own).";
+    /// The packet would leave an internal network (`internal: true`), or enter one, and belongs to
+    /// no published port.
+    InternalNetwork = 30, "internal-network",
+        at "from_pod, to_pod, uplink_in, uplink_out",
+        do "Publish a port of the pod, or attach the pod to a second network that is not internal.";
 }
 
 #[cfg(test)]

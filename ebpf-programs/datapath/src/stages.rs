@@ -85,6 +85,8 @@ stage!(stage_identify_fragment(is_translated: bool) -> Decision<()>, |kernel, wo
 stage!(stage_check_duplicate() -> Decision<()>, |kernel, work| {
     stages::check_duplicate(kernel, work)
 });
+stage!(stage_check_received() -> Decision<()>, |kernel, work| stages::check_received(kernel, work));
+stage!(stage_check_entering() -> Decision<()>, |kernel, work| stages::check_entering(kernel, work));
 stage!(stage_parse_uplink() -> Decision<Content>, |kernel, work| {
     let interface = kernel.hook();
     stages::parse_uplink(kernel, work, interface)
@@ -252,6 +254,16 @@ impl HookStages for Stages {
     #[inline(always)]
     fn check_duplicate(&mut self) -> Decision<()> {
         Code::from_code(stage_check_duplicate(self.skb))
+    }
+
+    #[inline(always)]
+    fn check_received(&mut self) -> Decision<()> {
+        Code::from_code(stage_check_received(self.skb))
+    }
+
+    #[inline(always)]
+    fn check_entering(&mut self) -> Decision<()> {
+        Code::from_code(stage_check_entering(self.skb))
     }
 
     #[inline(always)]

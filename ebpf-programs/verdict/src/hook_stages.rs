@@ -17,6 +17,10 @@ pub trait HookStages {
     fn check_received_policy(&mut self) -> Decision<()>;
     /// [`crate::stages::check_duplicate`].
     fn check_duplicate(&mut self) -> Decision<()>;
+    /// [`crate::stages::check_received`].
+    fn check_received(&mut self) -> Decision<()>;
+    /// [`crate::stages::check_entering`].
+    fn check_entering(&mut self) -> Decision<()>;
     /// [`crate::stages::parse_received`].
     fn parse_received(&mut self) -> Content;
     /// [`crate::stages::parse_uplink`].

@@ -211,6 +211,9 @@ fn process_to_pod(stages: &mut impl HookStages, flags: u32) -> Decision<()> {
     if flags & EndpointFlags::SAME_BRIDGE != 0 {
         stages.check_received_policy()?;
     }
+    if flags & EndpointFlags::INTERNAL != 0 {
+        stages.check_received()?;
+    }
     if flags & EndpointFlags::LIMITED != 0 {
         stages.charge(Direction::Ingress)?;
     }
@@ -294,6 +297,11 @@ fn masquerade_packet(stages: &mut impl HookStages) -> Decision<bool> {
             track(stages);
             return Ok(false);
         }
+        Origin::Tracked => {
+            with_eviction(stages, HookStages::track)?;
+            stages.advance_clock_hand();
+            return Ok(false);
+        }
     }
     open(stages, HookStages::try_port)?;
     Ok(true)
@@ -328,7 +336,7 @@ fn with_eviction<H: HookStages, T>(
 #[inline(always)]
 fn drop_lost_fragment(stages: &mut impl HookStages) -> Decision<()> {
     match stages.origin()? {
-        Origin::Elsewhere | Origin::Collision | Origin::Untranslated => Ok(()),
+        Origin::Elsewhere | Origin::Collision | Origin::Untranslated | Origin::Tracked => Ok(()),
         Origin::Pod => Err(DropReason::FragmentWithoutFirst),
     }
 }
@@ -345,7 +353,8 @@ fn process_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
     }
     match hook {
         Hook::UplinkOut => stages.origin().map(|_| ()),
-        Hook::UplinkIn | Hook::FromPod => Ok(()),
+        Hook::UplinkIn => stages.check_entering(),
+        Hook::FromPod => Ok(()),
     }
 }
 
@@ -379,7 +388,7 @@ fn process_uplink_in(stages: &mut impl HookStages) -> Decision<Verdict> {
                 None => return Ok(Verdict::Consume),
                 Some(Content::Ip) => {}
                 // Without ports nothing can be translated: the node's own reassembly decides.
-                Some(_) => return Ok(Verdict::Pass),
+                Some(_) => return stages.check_entering().map(|()| Verdict::Pass),
             }
             if stages.find_flow(Hook::UplinkIn) {
                 return Ok(stages.forward_to_pod());

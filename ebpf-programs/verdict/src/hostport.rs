@@ -6,6 +6,7 @@ use abi::{
     Address, DropReason, EndpointFlags, FlowFlags, Hostport, HostportKey, PrefixClass, Seen, Tuple,
 };
 
+use crate::access;
 use crate::address::{is_forwardable, is_invalid_source, is_loopback, is_subnet_broadcast};
 use crate::flow::{self, Terms};
 use crate::masquerade::{masquerade_flag, next_port};
@@ -86,8 +87,14 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportM
     let found = match find_owner(node, work) {
         HostportMatch::Socket => return Ok(HostportMatch::Socket),
         HostportMatch::None if !find_addressed_pod(node, work) => return Ok(HostportMatch::None),
-        HostportMatch::None if is_tracked(node, work) => HostportMatch::Pod,
-        HostportMatch::None => HostportMatch::None,
+        HostportMatch::None => {
+            access::check_outsider(node, work)?;
+            if is_tracked(node, work) {
+                HostportMatch::Pod
+            } else {
+                HostportMatch::None
+            }
+        }
         HostportMatch::Pod => {
             work.pod = work.hostport.pod;
             if !is_alive(node, &work.hostport) {

@@ -6,10 +6,12 @@
 //! The client keeps its address, with two exceptions, in which the server sees its network's
 //! gateway as the source. A pod that connects to itself: no pod accepts packets from its own
 //! address. A client on another isolated port of the server's bridge: the server cannot resolve its
-//! MAC address. The client keeps its port unless the server could not distinguish two flows then.
+//! MAC address. A client of another network, where the server's is internal: the server has no
+//! route to it. The client keeps its port unless the server could not distinguish two flows then.
 
 use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac, SettingsFlags};
 
+use crate::access;
 use crate::flow::{self, Terms};
 use crate::flow_cache::Steps;
 use crate::fragment;
@@ -27,25 +29,31 @@ use crate::work::{Fit, Fragment, Hook, HostportMatch, Work};
 const NOT_REDIRECTED: u32 = 0;
 
 /// Looks up the hostport that a pod's packet is for. On a match, [`Work::endpoint`] is the pod that
-/// has it, and [`Work::source`] the address that this pod will see.
+/// has it, and [`Work::source`] the address that this pod will see. Without a match,
+/// [`Work::endpoint`] is the pod that has the destination address, with slot 0 where none has it.
 ///
-/// A packet that opens a flow to a published pod by the pod's own address is a match as well,
-/// without translation. The flow is tracked so that no flow to the hostport gets the same tuple at
-/// the pod.
+/// A packet that opens a flow to a pod's own address is a match as well, without translation, where
+/// the flow must be tracked: to a published pod, so that no flow to the hostport gets the same
+/// tuple at the pod; and from a closed network, so that replies may enter it.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
     match hostport::find_owner(node, work) {
         HostportMatch::Socket => {
             // There is no notification when the socket is closed.
             work.recorder.mark_uncacheable();
+            work.endpoint.pod = 0;
             Ok(HostportMatch::Socket)
         }
         HostportMatch::None if find_direct(node, work) => Ok(HostportMatch::Pod),
+        HostportMatch::None => Ok(HostportMatch::None),
         HostportMatch::Pod if is_source_of_sender(node, work) => {
             find_server(node, work)?;
             Ok(HostportMatch::Pod)
         }
-        HostportMatch::None | HostportMatch::Pod => Ok(HostportMatch::None),
+        HostportMatch::Pod => {
+            work.endpoint.pod = 0;
+            Ok(HostportMatch::None)
+        }
     }
 }
 
@@ -59,7 +67,10 @@ fn find_server<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
     let server = node.endpoint(&work.hostport.address);
     work.endpoint = *server.ok_or(DropReason::StaleGeneration)?;
     work.source = work.headers.tuple.source;
-    if work.endpoint.interface == work.interface || are_isolated(node, work) {
+    if work.endpoint.interface == work.interface
+        || are_isolated(node, work)
+        || access::hides_client(node, work)
+    {
         let family = work.headers.family();
         let network = network(node, work.endpoint.pod).ok_or(DropReason::NoSourceAddress)?;
         work.source = network.gateway(family);
@@ -79,11 +90,12 @@ fn are_isolated<E: Node>(node: &E, work: &Work) -> bool {
     client.network == server.network && client.flags & server.flags & EndpointFlags::ISOLATED != 0
 }
 
-/// Returns whether the packet opens a flow to a published pod by the pod's own address. Fills
+/// Returns whether the packet opens a flow to a pod's own address that must be tracked. Fills
 /// [`Work::hostport`] and [`Work::endpoint`] as for a hostport.
 #[inline(always)]
 fn find_direct<E: Node>(node: &E, work: &mut Work) -> bool {
     let Some(endpoint) = node.endpoint(&work.headers.tuple.destination) else {
+        work.endpoint.pod = 0;
         return false;
     };
     work.endpoint = *endpoint;
@@ -92,7 +104,7 @@ fn find_direct<E: Node>(node: &E, work: &mut Work) -> bool {
     work.hostport.pod = work.endpoint.pod;
     work.hostport.generation = work.endpoint.generation;
     work.source = work.headers.tuple.source;
-    let found = hostport::may_clash(work)
+    let found = (hostport::may_clash(work) || access::needs_flow(node, work))
         && !node.is_local(&work.headers.tuple.destination)
         && hostport::is_alive(node, &work.hostport)
         && is_source_of_sender(node, work);
@@ -149,7 +161,7 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     match flow::insert(node, work) {
         // A flow to the pod's own address works without an entry, too.
         Err(DropReason::FlowTableFull | DropReason::FlowQuota)
-            if !dnat && hostport::is_reply_free(node, work) =>
+            if !dnat && hostport::is_reply_free(node, work) && !access::needs_flow(node, work) =>
         {
             work.translated = work.headers.tuple;
             Ok(true)

@@ -17,6 +17,7 @@
     reason = "in BPF what is not inlined is a call with a stack frame and pointers that the verifier must follow"
 )]
 
+mod access;
 pub mod address;
 mod admission;
 mod bypass;

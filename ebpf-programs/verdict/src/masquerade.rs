@@ -39,8 +39,12 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
         if !flow::is_current(node, work.endpoint.pod, work.endpoint.generation) {
             return Err(DropReason::UnknownPod);
         }
+        let flags = node.pod(work.endpoint.pod).map_or(0, |pod| pod.flags);
+        if flags & EndpointFlags::INTERNAL != 0 {
+            return Err(DropReason::InternalNetwork);
+        }
         if !is_masqueraded(node, work) {
-            return Ok(Origin::Elsewhere);
+            return Ok(untranslated_origin(work, flags));
         }
         // A reply or error without a flow cannot be translated: no flow has the port.
         return if work.headers.may_open() {
@@ -57,6 +61,19 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
         return Err(DropReason::UnknownPod);
     }
     Ok(Origin::Elsewhere)
+}
+
+/// Returns the origin of a packet that leaves with the address of a pod with these
+/// [`EndpointFlags`].
+#[inline(always)]
+fn untranslated_origin(work: &Work, flags: u32) -> Origin {
+    let destination = &work.headers.tuple.destination;
+    let is_closed = flags & EndpointFlags::PUBLISHED_ONLY != 0;
+    if is_closed && work.headers.may_open() && !is_multicast(destination) {
+        Origin::Tracked
+    } else {
+        Origin::Elsewhere
+    }
 }
 
 /// Returns the origin of a packet with a source address of the node.
@@ -93,20 +110,25 @@ fn has_socket<E: Node>(node: &mut E, work: &mut Work) -> bool {
     node.socket(&work.translated) != Socket::None
 }
 
-/// Inserts a flow without translation for a packet that leaves with the node's address and without
-/// a socket. Its entries reserve its source port: netfilter, or a tunnel of the node, has the port
-/// in use (decision 95).
+/// Inserts a flow without translation: of a pod of a closed network, whose replies need it; or for
+/// a packet that leaves with the node's address and without a socket. The entries of the latter
+/// reserve its source port: netfilter, or a tunnel of the node, has the port in use (decision 95).
 ///
-/// Without a place in the table the packet passes all the same.
+/// Without a place in the table, the latter passes all the same.
 #[inline(always)]
 pub(crate) fn track<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    let (flags, generation) = if work.pod == 0 {
+        (FlowFlags::NODE, 0)
+    } else {
+        (0, work.endpoint.generation)
+    };
     let terms = Terms {
         hook: Hook::UplinkOut,
-        flags: FlowFlags::NODE,
+        flags,
         uplink: work.interface,
-        account: 0,
-        pod: 0,
-        generation: 0,
+        account: work.pod,
+        pod: work.pod,
+        generation,
         now: work.now,
     };
     work.pair

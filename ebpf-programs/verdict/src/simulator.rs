@@ -9,6 +9,7 @@ mod flow_cache;
 mod fragment_store;
 pub mod frame;
 mod node;
+mod place;
 mod shape;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,6 +35,7 @@ use crate::xdp_prefilter;
 
 pub use flow_cache::{JIFFY, Memory};
 pub use fragment_store::Ring;
+pub use place::Place;
 pub use shape::SharedBucket;
 
 /// The tables of a node, its kernel state as far as the datapath reads it, and the current packet.
@@ -187,19 +189,6 @@ impl Default for World {
     }
 }
 
-/// The hook at which a packet enters the datapath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// [`hooks::from_pod`].
-    FromPod,
-    /// [`hooks::to_pod`].
-    ToPod,
-    /// [`hooks::uplink_in`].
-    UplinkIn,
-    /// [`hooks::uplink_out`].
-    UplinkOut,
-}
-
 /// A simulated node with one CPU.
 #[derive(Clone, Debug, Default)]
 pub struct Simulator {
@@ -305,6 +294,14 @@ impl HookStages for Simulator {
 
     fn check_duplicate(&mut self) -> Decision<()> {
         stages::check_duplicate(&mut self.world, &mut self.work)
+    }
+
+    fn check_received(&mut self) -> Decision<()> {
+        stages::check_received(&mut self.world, &mut self.work)
+    }
+
+    fn check_entering(&mut self) -> Decision<()> {
+        stages::check_entering(&mut self.world, &mut self.work)
     }
 
     fn parse_received(&mut self) -> Content {

@@ -18,9 +18,11 @@ use crate::work::{
     Content, Fit, Fragment, Hook, HostportMatch, Lack, Origin, QuotaUsage, Transport, Work,
 };
 use crate::{
-    admission, bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod,
-    icmp, masquerade, parse, policy, rewrite, row_cache, sender,
+    access, admission, bypass, duplicate, eviction, exit, flow, fragment, hostport,
+    hostport_from_pod, icmp, masquerade, parse, policy, rewrite, row_cache, sender,
 };
+
+pub use crate::access::{check_entering, check_policy, check_received};
 
 /// Looks up the packet's cache entry and applies it, unless the pod-side entry must be updated
 /// first.
@@ -105,7 +107,7 @@ pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u
     start(env, work, interface, of.pod);
     work.headers.length = env.len().saturating_sub(ETHERNET);
     let of_pod = env.pod(of.pod).map_or(0, |pod| pod.flags);
-    (of.flags & EndpointFlags::LIMITED) | (of_pod & EndpointFlags::SAME_BRIDGE)
+    (of.flags & EndpointFlags::LIMITED) | (of_pod & (EndpointFlags::SAME_BRIDGE | EndpointFlags::INTERNAL))
 }
 
 /// Drops packets from another pod, by bridge or stack, where the policies of both forbid them.
@@ -284,12 +286,6 @@ pub fn charge_receiver<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) 
     Ok(())
 }
 
-/// Drops packets between pods where the policies of both forbid them.
-#[inline(always)]
-pub fn check_policy<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
-    policy::check(node, work)
-}
-
 /// Looks up the packet's flow.
 #[inline(always)]
 pub fn find_flow<E: Node + FlowCache>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
@@ -360,11 +356,16 @@ pub fn try_port_from_outside<E: Node>(
 
 /// Applies the ingress policy, and looks up the hostport that a pod's packet is for.
 #[inline(always)]
-pub fn find_hostport_from_pod<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
+pub fn find_hostport_from_pod<E: Packet + Node>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<HostportMatch> {
     // The policy comes first: a packet to a published pod's own address must not open a flow
     // against it.
-    policy::check(node, work)?;
-    hostport_from_pod::find(node, work)
+    policy::check(env, work)?;
+    let found = hostport_from_pod::find(env, work)?;
+    access::check_sent(env, work, found)?;
+    Ok(found)
 }
 
 /// Tries to insert the flow of a pod to a hostport with one source port.

@@ -307,6 +307,8 @@ pub enum Origin {
     Collision,
     /// The node's address, but no socket of the node: another NAT, or a protocol without ports.
     Untranslated,
+    /// A pod of a closed network, without translation: replies may enter by a flow only.
+    Tracked,
 }
 
 impl Code for Origin {
@@ -321,6 +323,7 @@ impl Code for Origin {
             1 => Self::Pod,
             2 => Self::Collision,
             3 => Self::Untranslated,
+            4 => Self::Tracked,
             _ => Self::Elsewhere,
         }
     }

@@ -9,13 +9,15 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow, bail};
-use model::{Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkName, RangeSet};
-use planner::{BypassMode, ForwardingMode, ShaperMode, XdpPrefilterMode};
+use model::{
+    Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkAccess, NetworkName, RangeSet,
+};
+use planner::{BypassMode, DeclaredNetworks, ForwardingMode, ShaperMode, XdpPrefilterMode};
 use serde::Deserialize;
 
 use crate::cni_files::Directories;
 use crate::{limit_keys, pod_cidrs, telemetry};
-use values::{Access, annotation, egress, flow_entries, mtu};
+use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
 
 pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 
@@ -24,8 +26,6 @@ mod values;
 
 /// Name of the default network in records and in the API.
 const DEFAULT_NETWORK: &str = "default";
-/// Default of `--non-masquerade-cidr` with `--kubenet`, as of kubelet's flag of the same name.
-const KUBENET_NON_MASQUERADE: &str = "10.0.0.0/8";
 
 /// The command line of `viaductd`.
 #[derive(Clone, Debug, Default, clap::Parser)]
@@ -118,6 +118,36 @@ struct Keys {
     /// [default: none; 10.0.0.0/8 with --kubenet]
     #[arg(long, value_name = "CIDR")]
     non_masquerade_cidr: Option<Vec<String>>,
+    /// Whether the pods' own addresses of the default network are reachable from outside the node
+    /// and from other networks; without, only published ports are. Applies to pods that are
+    /// attached after the agent's start [default: true]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    direct_access: Option<bool>,
+    /// Whether the default network is internal: its pods have no default route, and no packet
+    /// leaves or enters the network but those of published ports. Applies to pods that are attached
+    /// after the agent's start [default: false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    internal: Option<bool>,
+    /// Bridges that networks of CNI configurations may use, * for any text: repeatable or
+    /// comma-separated; the default network may use any [default: all]
+    #[arg(long, value_name = "NAME")]
+    declared_bridge: Option<Vec<String>>,
+    /// Prefixes within which subnets and gateways of networks of CNI configurations must be:
+    /// repeatable or comma-separated; the default network may use any [default: all]
+    #[arg(long, value_name = "CIDR")]
+    declared_subnet: Option<Vec<String>>,
     /// Uplinks, the interfaces through which packets leave the node: repeatable or comma-separated
     /// [default: those that the routing table uses]
     #[arg(long, value_name = "NAME")]
@@ -210,6 +240,10 @@ pub(crate) struct Config {
     pub(crate) hairpin: HairpinMode,
     /// Destinations that see the pods' own source addresses.
     pub(crate) non_masquerade: BTreeSet<Cidr>,
+    /// Which packets enter and leave the default network.
+    pub(crate) access: NetworkAccess,
+    /// Bridges and subnets that networks of CNI configurations may use.
+    pub(crate) declared: DeclaredNetworks,
     /// Empty for the uplinks that the routing table uses.
     pub(crate) uplinks: BTreeSet<IfName>,
     /// Key of the pod annotation with port mappings.
@@ -264,6 +298,10 @@ impl Config {
             masquerade: true,
             options: model::BridgeOptions {
                 limits: self.limits,
+                port: model::PortOptions {
+                    access: self.access,
+                    ..model::PortOptions::default()
+                },
                 ..model::BridgeOptions::default()
             },
         }
@@ -285,6 +323,7 @@ impl Config {
             ("pod-cidr-file", self.pod_cidr_file != wanted.pod_cidr_file),
             ("mtu", self.mtu != wanted.mtu),
             ("kubenet", self.kubenet != wanted.kubenet),
+            ("direct-access, internal", self.access != wanted.access),
             ("flow-table-size", self.flow_entries != wanted.flow_entries),
             ("shaper", self.shaper != wanted.shaper),
             ("*-default, *-ceiling", self.limits != wanted.limits),
@@ -315,6 +354,7 @@ impl Config {
         self.pod_cidr_file = kept.pod_cidr_file;
         self.mtu = kept.mtu;
         self.kubenet = kept.kubenet;
+        self.access = kept.access;
         self.shaper = kept.shaper;
         self.limits = kept.limits;
         self.flow_entries = kept.flow_entries;
@@ -344,6 +384,8 @@ impl Config {
             kubenet,
             hairpin: hairpin(keys.hairpin_mode.as_deref(), kubenet)?,
             non_masquerade: non_masquerade(keys.non_masquerade_cidr, kubenet)?,
+            access: values::access(keys.internal, keys.direct_access)?,
+            declared: values::declared(keys.declared_bridge, keys.declared_subnet)?,
             uplinks: items(&keys.uplink)
                 .map(|name| parse("uplink", name))
                 .collect::<Result<_>>()?,
@@ -414,6 +456,10 @@ impl Keys {
             kubenet: self.kubenet.or(file.kubenet),
             hairpin_mode: self.hairpin_mode.or(file.hairpin_mode),
             non_masquerade_cidr: self.non_masquerade_cidr.or(file.non_masquerade_cidr),
+            direct_access: self.direct_access.or(file.direct_access),
+            internal: self.internal.or(file.internal),
+            declared_bridge: self.declared_bridge.or(file.declared_bridge),
+            declared_subnet: self.declared_subnet.or(file.declared_subnet),
             uplink: flags_or_file(self.uplink, file.uplink),
             hostport_annotation: self.hostport_annotation.or(file.hostport_annotation),
             egress_address: flags_or_file(self.egress_address, file.egress_address),
@@ -457,25 +503,6 @@ fn parse<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
 
 fn items(lists: &[String]) -> impl Iterator<Item = &str> {
     pod_cidrs::items(lists.iter().map(String::as_str))
-}
-
-/// Returns the hairpin mode; if unset, the default of kubelet with `kubenet`, else of the agent.
-fn hairpin(mode: Option<&str>, kubenet: bool) -> Result<HairpinMode> {
-    match mode {
-        Some(mode) => parse("hairpin-mode", mode),
-        None if kubenet => Ok(HairpinMode::PromiscuousBridge),
-        None => Ok(HairpinMode::default()),
-    }
-}
-
-/// Returns the prefixes that are not masqueraded; if unset, kubelet's default with `kubenet`, else
-/// none. An empty list is set explicitly.
-fn non_masquerade(lists: Option<Vec<String>>, kubenet: bool) -> Result<BTreeSet<Cidr>> {
-    let default = kubenet.then(|| KUBENET_NON_MASQUERADE.to_owned());
-    let lists = lists.unwrap_or_else(|| Vec::from_iter(default));
-    Ok(prefixes("non-masquerade-cidr", &lists)?
-        .into_iter()
-        .collect())
 }
 
 /// Parses prefixes; their host bits are ignored.

@@ -13,6 +13,7 @@ mod cni_files;
 mod config;
 mod connections;
 mod datapath;
+mod declared_networks;
 mod events;
 mod failure;
 mod flows;
@@ -122,6 +123,7 @@ fn run(options: Options) -> Result<()> {
     let app = App {
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
+        declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
         started: Instant::now(),
         flows,

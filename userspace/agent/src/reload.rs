@@ -48,6 +48,7 @@ impl Reload {
         if change != ConfigChange::default() {
             app.handle.configure(change, clock::now()).await?;
         }
+        app.set_declared_networks(wanted.declared.clone());
         app.set_hostport_annotation(wanted.hostport_annotation.clone());
         self.log_level.set(filter);
         let needs_restart = self.config.needs_restart(&wanted);
@@ -92,6 +93,10 @@ fn applied_keys(change: &ConfigChange, before: &Config, wanted: &Config) -> Vec<
         (
             "hostport-annotation",
             before.hostport_annotation != wanted.hostport_annotation,
+        ),
+        (
+            "declared-bridge, declared-subnet",
+            before.declared != wanted.declared,
         ),
         ("log-level", before.log_level != wanted.log_level),
     ];

@@ -17,6 +17,7 @@ use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
     PortMapping,
 };
+use planner::DeclaredNetworks;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::spawn_blocking;
@@ -47,6 +48,8 @@ pub(crate) struct App {
     pub(crate) handle: Handle,
     /// Key of the pod annotation with port mappings.
     pub(crate) hostport_annotation: RwLock<Option<String>>,
+    /// Bridges and subnets that networks of CNI configurations may use.
+    pub(crate) declared_networks: RwLock<DeclaredNetworks>,
     pub(crate) request_memory: RequestMemory,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
@@ -300,6 +303,7 @@ impl App {
         log_placeholder_burst(&request.requested.limits);
         self.expect_default_network(&request.config.header).await;
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
+        self.check_declared(&request.config.header, &intent.network)?;
         intent.requested.port_binder = port_binder(client, &intent.port_mappings);
         let vlan_link = intent
             .network
@@ -448,6 +452,7 @@ impl App {
     async fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
         self.expect_default_network(&request.config.header).await;
         let network = request.network(self.default_network().as_ref())?;
+        self.check_declared(&request.config.header, &network)?;
         readiness(&self.handle.status(), &network.name)?;
         Ok(String::new())
     }

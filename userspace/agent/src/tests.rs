@@ -25,13 +25,12 @@ use tempfile::TempDir;
 
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
-use crate::connections;
 use crate::flows::FlowSource;
 use crate::replay::SpoolReplay;
 use crate::requests::App;
-use crate::routes;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
+use crate::{connections, routes};
 
 /// An agent on a fake kernel, configured by the command line `flags`.
 struct Agent {
@@ -131,6 +130,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
     let app = Arc::new(App {
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
+        declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
         started: Instant::now(),
         flows,

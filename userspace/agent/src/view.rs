@@ -123,6 +123,7 @@ pub(crate) fn network(status: &NetworkStatus) -> NetworkView {
         bridge: status.network.bridge.to_string(),
         mtu: status.mtu,
         masquerade: status.network.masquerade,
+        access: status.network.options.port.access.to_string(),
         attachments: count(status.attachments),
         pools: status.pools.iter().map(pool).collect(),
     }
@@ -203,6 +204,7 @@ pub(crate) fn attachment(
         addresses: attachment.addresses.iter().map(address).collect(),
         routes: attachment.routes.iter().map(route).collect(),
         hostports: hostports(attachment),
+        access: attachment.port.access.to_string(),
         slot: attachment.slot,
         generation: attachment.generation,
         state: state(record.state).to_owned(),

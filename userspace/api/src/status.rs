@@ -156,6 +156,10 @@ pub struct NetworkView {
     /// Whether flows to the outside are masqueraded with the uplink's address.
     #[serde(default)]
     pub masquerade: bool,
+    /// What enters and leaves the network besides published ports, for pods that are attached next:
+    /// see [`crate::AttachmentView::access`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub access: String,
     /// Number of attachments, in any state.
     #[serde(default)]
     pub attachments: u64,

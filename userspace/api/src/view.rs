@@ -35,6 +35,10 @@ pub struct AttachmentView {
     /// Published host ports.
     #[serde(default)]
     pub hostports: Vec<HostportView>,
+    /// What enters and leaves the network besides published ports: `direct` (everything),
+    /// `published` (`directAccess: false`) or `internal`; empty if unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub access: String,
     /// Bandwidth limits and their counters.
     #[serde(default)]
     pub bandwidth: BandwidthView,

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use model::{BridgeOptions, IngressPolicy, LimitPolicy, PortOptions, PortVlans, VlanId};
+use model::{
+    BridgeOptions, IngressPolicy, LimitPolicy, NetworkAccess, PortOptions, PortVlans, VlanId,
+};
 
 use crate::Error;
 use crate::bandwidth;
@@ -26,6 +28,11 @@ pub struct BridgeKeys {
     pub port_isolation: Option<bool>,
     /// `ingressPolicy` of the firewall plugin.
     pub ingress: Option<IngressPolicy>,
+    /// `internal`: no packet leaves or enters the network but those of its published ports.
+    pub internal: Option<bool>,
+    /// `directAccess`: the pods' own addresses are reachable from outside the node and from other
+    /// networks.
+    pub direct_access: Option<bool>,
     /// `disableContainerInterface`: the pod's interface stays down.
     pub leaves_down: Option<bool>,
     /// `bandwidthDefaults` and `bandwidthCeilings`: limits of pods without their own, and upper
@@ -42,6 +49,7 @@ impl BridgeKeys {
             trunk: trunk(config)?,
             keeps_default: config.flag("preserveDefaultVlan")?.unwrap_or(false),
         };
+        let [internal, direct_access] = access_keys(config)?;
         Ok(Self {
             is_gateway: config.flag("isGateway")?,
             force_address: config.flag("forceAddress")?,
@@ -49,6 +57,8 @@ impl BridgeKeys {
             mac_spoof_check: config.flag("macspoofchk")?,
             port_isolation: config.flag("portIsolation")?,
             ingress: ingress_policy(config)?,
+            internal,
+            direct_access,
             leaves_down: config.flag("disableContainerInterface")?,
             limits: bandwidth::policy(config)?,
             vlans,
@@ -69,10 +79,22 @@ impl BridgeKeys {
                 trusted: self.mac_spoof_check == Some(false) || !self.vlans.trunk.is_empty(),
                 vlans: self.vlans.clone(),
                 ingress: self.ingress.unwrap_or_default(),
+                access: NetworkAccess::new(on(self.internal), self.direct_access != Some(false)),
                 left_down: on(self.leaves_down),
             },
         }
     }
+}
+
+/// Parses `internal` and `directAccess`.
+fn access_keys(config: &Object<'_>) -> Result<[Option<bool>; 2], Error> {
+    let keys = [config.flag("internal")?, config.flag("directAccess")?];
+    if keys == [Some(true); 2] {
+        return Err(Error::invalid_config(
+            "internal and directAccess are both true: an internal network has no direct access",
+        ));
+    }
+    Ok(keys)
 }
 
 fn access(config: &Object<'_>) -> Result<Option<VlanId>, Error> {
@@ -204,6 +226,36 @@ mod tests {
         assert!(!trusted(r#"{"macspoofchk":true,"vlan":7}"#));
         assert!(trusted(r#"{"macspoofchk":false}"#));
         assert!(trusted(r#"{"macspoofchk":true,"vlanTrunk":[{"id":8}]}"#));
+    }
+
+    #[test]
+    fn internal_and_direct_access_are_read_as_the_access_of_the_network() {
+        use NetworkAccess::{Direct, Internal, Published};
+        for (keys, access) in [
+            ("{}", Direct),
+            (r#"{"internal":false,"directAccess":true}"#, Direct),
+            (r#"{"directAccess":false}"#, Published),
+            (r#"{"DIRECTACCESS":false,"internal":null}"#, Published),
+            (r#"{"internal":true}"#, Internal),
+            (r#"{"internal":true,"directAccess":false}"#, Internal),
+        ] {
+            assert_eq!(
+                read(keys).unwrap().options(false).port.access,
+                access,
+                "{keys}"
+            );
+        }
+        for (keys, words) in [
+            (
+                r#"{"internal":true,"directAccess":true}"#,
+                "internal and directAccess are both true",
+            ),
+            (r#"{"internal":"yes"}"#, "internal"),
+            (r#"{"directAccess":1}"#, "directAccess"),
+        ] {
+            let error = read(keys).unwrap_err();
+            assert!(error.msg.contains(words), "{keys}: {}", error.msg);
+        }
     }
 
     /// behaviour R3

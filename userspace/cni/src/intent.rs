@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    AttachmentKey, HairpinMode, IfName, IngressPolicy, Intent, LimitPolicy, Network, RangeSet,
-    Requested,
+    AttachmentKey, HairpinMode, IfName, IngressPolicy, Intent, LimitPolicy, Network, NetworkAccess,
+    RangeSet, Requested,
 };
 
 use crate::static_ipam::{self, StaticAddress};
@@ -216,6 +216,7 @@ fn default_network(config: &Config, default: Option<&Network>) -> Result<Network
     ];
     checks.into_iter().collect::<Result<Vec<()>, _>>()?;
     check_port_keys(&config.bridge_keys)?;
+    check_access(&config.bridge_keys, network.options.port.access)?;
     let limits = config.bridge_keys.limits;
     if limits != LimitPolicy::default() && limits != network.options.limits {
         return Err(Error::invalid_config(
@@ -241,6 +242,17 @@ fn check_port_keys(keys: &BridgeKeys) -> Result<(), Error> {
         check_matches("vlanTrunk", vlan(trunk), Some(0)),
     ];
     checks.into_iter().collect()
+}
+
+/// Fails if `internal` or `directAccess` differs from the default network's setting.
+fn check_access(keys: &BridgeKeys, access: NetworkAccess) -> Result<(), Error> {
+    let is = |wanted| Some(access == wanted);
+    check_matches("internal", keys.internal, is(NetworkAccess::Internal))?;
+    check_matches(
+        "directAccess",
+        keys.direct_access,
+        is(NetworkAccess::Direct),
+    )
 }
 
 /// Fails if the configuration sets `key` to another value than the default network has.

@@ -8,7 +8,7 @@ use abi::{
     Address, Egress, EndpointFlags, Family, HostportKey, Network, PrefixClass, PrefixKey, SOURCES,
     Source, Uplink, UplinkFlags,
 };
-use model::{Cidr, IngressPolicy, InterfaceAddress, Mac, Protocol};
+use model::{Cidr, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol};
 use planner::EntryKey;
 
 /// Prefix length of `::ffff:0:0/96`, in which IPv4 addresses are stored.
@@ -109,6 +109,19 @@ pub(crate) fn ingress_policy(flags: u32) -> IngressPolicy {
     } else {
         IngressPolicy::Open
     }
+}
+
+pub(crate) fn access(access: NetworkAccess) -> u32 {
+    match access {
+        NetworkAccess::Direct => 0,
+        NetworkAccess::Published => EndpointFlags::PUBLISHED_ONLY,
+        NetworkAccess::Internal => EndpointFlags::PUBLISHED_ONLY | EndpointFlags::INTERNAL,
+    }
+}
+
+pub(crate) fn network_access(flags: u32) -> NetworkAccess {
+    let is_internal = flags & EndpointFlags::INTERNAL != 0;
+    NetworkAccess::new(is_internal, flags & EndpointFlags::PUBLISHED_ONLY == 0)
 }
 
 pub(crate) fn published(published: bool) -> u32 {

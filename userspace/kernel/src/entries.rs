@@ -314,6 +314,7 @@ fn pod(names: &Names, entry: &Entry) -> io::Result<abi::Pod> {
         bypass,
         isolated,
         ingress,
+        access,
     } = entry
     else {
         return Err(mismatch());
@@ -328,7 +329,8 @@ fn pod(names: &Names, entry: &Entry) -> io::Result<abi::Pod> {
             | bytes::spoof_check(*trusted)
             | bytes::bypass(*bypass)
             | bytes::isolated(*isolated)
-            | bytes::ingress(*ingress),
+            | bytes::ingress(*ingress)
+            | bytes::access(*access),
         network: names.index_of(bridge)?,
         ..abi::Pod::default()
     })
@@ -351,6 +353,7 @@ fn pod_entry(row: &abi::Pod, link: impl Fn(u32) -> LinkRef) -> Option<Entry> {
         bypass: bytes::may_bypass(row.flags),
         isolated: bytes::is_isolated(row.flags),
         ingress: bytes::ingress_policy(row.flags),
+        access: bytes::network_access(row.flags),
     })
 }
 

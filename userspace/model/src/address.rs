@@ -185,8 +185,10 @@ impl Mac {
     /// Returns the link-local address that derives from this address (RFC 4291, appendix A;
     /// `ipv6_generate_eui64` in `net/ipv6/addrconf.c`).
     pub fn link_local(self) -> InterfaceAddress {
-        let Self([a, b, c, d, e, f]) = self;
-        let interface = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+        let Self([first, second, third, rest @ ..]) = self;
+        let mut interface = [first ^ 2, second, third, 0xff, 0xfe, 0, 0, 0];
+        interface[5..].copy_from_slice(&rest);
+        let interface = u64::from_be_bytes(interface);
         let bits = 0xfe80_u128 << 112 | u128::from(interface);
         InterfaceAddress {
             address: Ipv6Addr::from_bits(bits).into(),

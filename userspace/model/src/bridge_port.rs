@@ -99,6 +99,60 @@ impl fmt::Display for IngressPolicy {
     }
 }
 
+/// Which packets may leave a network, and enter it, besides those of its published ports. The node
+/// always reaches the pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NetworkAccess {
+    /// All packets.
+    #[default]
+    Direct,
+    /// Packets of the pods leave, and their replies enter. Nothing else enters from outside the
+    /// node or from other networks (`directAccess: false`).
+    Published,
+    /// No packet leaves or enters (`internal: true`).
+    Internal,
+}
+
+/// Error of a text that names no access of a network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of direct, published and internal")]
+pub struct UnknownNetworkAccess(pub String);
+
+impl std::str::FromStr for NetworkAccess {
+    type Err = UnknownNetworkAccess;
+
+    fn from_str(text: &str) -> Result<Self, UnknownNetworkAccess> {
+        match text {
+            "direct" => Ok(Self::Direct),
+            "published" => Ok(Self::Published),
+            "internal" => Ok(Self::Internal),
+            other => Err(UnknownNetworkAccess(other.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for NetworkAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Direct => "direct",
+            Self::Published => "published",
+            Self::Internal => "internal",
+        })
+    }
+}
+
+impl NetworkAccess {
+    /// Returns the access of a network with these settings; an internal network has no direct
+    /// access.
+    pub fn new(internal: bool, direct_access: bool) -> Self {
+        match (internal, direct_access) {
+            (true, _) => Self::Internal,
+            (false, false) => Self::Published,
+            (false, true) => Self::Direct,
+        }
+    }
+}
+
 /// Options of a pod's bridge port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortOptions {
@@ -110,6 +164,8 @@ pub struct PortOptions {
     pub trusted: bool,
     /// Ingress policy of the pod.
     pub ingress: IngressPolicy,
+    /// Which packets enter and leave the pod's network.
+    pub access: NetworkAccess,
     /// Whether the pod's end is left down, so that the container itself sets it up.
     pub left_down: bool,
 }

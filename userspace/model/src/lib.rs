@@ -27,7 +27,8 @@ pub use attachment::{
 };
 pub use bandwidth::{Bandwidth, Limit, LimitPolicy, Prefixes, Rates, ShapedSubnets};
 pub use bridge_port::{
-    BridgeOptions, IngressPolicy, PortOptions, PortVlans, UnknownIngressPolicy, VlanId,
+    BridgeOptions, IngressPolicy, NetworkAccess, PortOptions, PortVlans, UnknownIngressPolicy,
+    UnknownNetworkAccess, VlanId,
 };
 pub use degraded_reason::DegradedReason;
 pub use host_link::HostLink;

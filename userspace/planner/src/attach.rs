@@ -17,7 +17,7 @@ use std::num::NonZeroU16;
 
 use model::{
     Assigned, Attachment, AttachmentKey, Cidr, ContainerId, HairpinMode, Intent, Mac, ManagedLink,
-    Netns, PortMapping, Record, Route, RouteOptions, StandbyPort,
+    Netns, NetworkAccess, PortMapping, Record, Route, RouteOptions, StandbyPort,
 };
 
 use crate::address::{Leases, choose};
@@ -126,7 +126,11 @@ pub(crate) fn decide(
     // The sort is stable: IPv4 first (behaviour K24), each family in the order of its range sets.
     addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
     let mut wanted = wanted_routes(intent, &netns, &addresses, context.records);
-    wanted.retain(|route| !is_other_networks_default(intent, route));
+    let is_internal = network.options.port.access == NetworkAccess::Internal;
+    wanted.retain(|route| {
+        let is_default = route.destination.prefix_len() == 0;
+        !(is_internal && is_default || is_other_networks_default(intent, route))
+    });
     let mut port = network.options.port.clone();
     // Without an address of ours, the source address check does not have the pod's addresses.
     port.trusted |= addresses.is_empty();

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use model::{Cidr, IfName, IngressPolicy, InterfaceAddress, Mac, Protocol, ShapedSubnets};
+use model::{
+    Cidr, IfName, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol, ShapedSubnets,
+};
 
 use crate::Shape;
 
@@ -91,6 +93,8 @@ pub enum Entry {
         isolated: bool,
         /// Ingress policy: the pods whose packets are dropped.
         ingress: IngressPolicy,
+        /// Which packets enter and leave the pod's network.
+        access: NetworkAccess,
     },
     /// A free row that keeps the generation of its last owner. Written in place of a removal.
     FreePod {
@@ -417,6 +421,7 @@ impl Entry {
             bypass,
             isolated,
             ingress,
+            access,
         } = self
         else {
             return Ok(());
@@ -433,11 +438,16 @@ impl Entry {
         f.write_str(if *bypass { "" } else { ", no bypass" })?;
         f.write_str(if *isolated { ", isolated" } else { "" })?;
         match ingress {
-            IngressPolicy::Open => Ok(()),
+            IngressPolicy::Open => {}
             IngressPolicy::SameBridge | IngressPolicy::Isolated => {
-                write!(f, ", ingress policy {ingress}")
+                write!(f, ", ingress policy {ingress}")?;
             }
         }
+        f.write_str(match access {
+            NetworkAccess::Direct => "",
+            NetworkAccess::Published => ", no direct access",
+            NetworkAccess::Internal => ", internal",
+        })
     }
 }
 

@@ -21,6 +21,7 @@ mod bypass;
 mod check;
 mod complete;
 mod container_link;
+mod declared_networks;
 mod detach;
 mod entry;
 mod flow;
@@ -62,6 +63,7 @@ pub use bypass::{BypassMode, obstacles};
 pub use check::{Difference, check, check_host, mac_difference};
 pub use complete::{plan_complete, with_addresses};
 pub use container_link::{ContainerLinks, Overlap};
+pub use declared_networks::{DeclaredNetworks, InvalidNamePattern, NamePattern};
 pub use detach::plan_detach;
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
 pub use flow::{

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use model::{Attachment, Cidr, IfName, Network, Protocol};
+use model::{Attachment, Cidr, IfName, Network, NetworkAccess, Protocol};
 
 use crate::tables::hostport_keys;
 use crate::uplink::{OwnLinks, candidates};
@@ -25,6 +25,9 @@ pub struct NetfilterTable {
     /// Subnets of pods: packets from other links with a source in one of them are dropped, unless
     /// the kernel's route to the source leads back by the link.
     pub pods: BTreeSet<Cidr>,
+    /// Subnets of closed networks: from other links, packets to an address in one of them are
+    /// dropped, unless they belong to a connection or are translated to it later.
+    pub closed: BTreeSet<Cidr>,
     /// Whether hostports are translated.
     pub hostports: bool,
     /// Whether hostports are translated for packets of the node itself, too.
@@ -105,7 +108,7 @@ impl NetfilterTable {
 
     fn is_needed(&self) -> bool {
         let translates = !self.links.is_empty() || self.output;
-        (self.hostports && translates) || !self.pods.is_empty()
+        (self.hostports && translates) || !self.pods.is_empty() || !self.closed.is_empty()
     }
 }
 
@@ -149,6 +152,11 @@ pub(crate) fn base(
             .chain(uplinks.iter().cloned())
             .collect(),
         pods: subnets.filter(is_exclusive).collect(),
+        closed: networks
+            .iter()
+            .filter(|network| network.options.port.access != NetworkAccess::Direct)
+            .flat_map(|network| network.subnets())
+            .collect(),
         // Connections are tracked anyway, so raw sockets are served as well.
         output: true,
         ..NetfilterTable::default()
@@ -238,7 +246,11 @@ impl fmt::Display for NetfilterTable {
             (true, false) => ", hostports",
             (false, _) => "",
         })?;
-        for (word, prefixes) in [("sources", &self.pods), ("hairpin", &self.hairpin)] {
+        for (word, prefixes) in [
+            ("sources", &self.pods),
+            ("closed", &self.closed),
+            ("hairpin", &self.hairpin),
+        ] {
             if !prefixes.is_empty() {
                 write!(f, ", {word}")?;
                 prefixes

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{HairpinMode, IfName, InterfaceAddress, Network};
+use model::{HairpinMode, IfName, InterfaceAddress, Network, NetworkAccess};
 
 use crate::bridge::{gateways, is_of};
 use crate::{Entries, Entry, EntryKey, Link, LinkRef, Observed, Plan, Step};
@@ -25,7 +25,10 @@ pub(crate) fn network_entries(networks: &[&Network], bridges: &BTreeMap<IfName, 
         };
         let gateways: Vec<InterfaceAddress> =
             users().flat_map(|network| gateways(network)).collect();
-        if gateways.is_empty() {
+        // The programs must recognise frames to the bridge of an internal network in any case.
+        let is_internal =
+            |network: &&Network| network.options.port.access == NetworkAccess::Internal;
+        if gateways.is_empty() && !users().any(is_internal) {
             continue;
         }
         let [v4, v6] = [true, false].map(|ipv4| first(&gateways, ipv4));

@@ -8,8 +8,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use model::{
-    AttachmentKey, IfName, InterfaceAddress, Mac, NetnsPath, NetworkName, PodName, PortMapping,
-    VlanId,
+    AttachmentKey, Cidr, IfName, InterfaceAddress, Mac, NetnsPath, NetworkName, PodName,
+    PortMapping, VlanId,
 };
 
 /// Owner of a published port.
@@ -73,6 +73,22 @@ pub enum Refusal {
     NoRanges {
         /// Name of the network.
         network: NetworkName,
+    },
+    /// The agent's configuration does not list the bridge for declared networks.
+    #[error("bridge {bridge} is not one that declared networks may use: {allowed}")]
+    BridgeNotAllowed {
+        /// Bridge of the network.
+        bridge: IfName,
+        /// Patterns of the list, separated by commas.
+        allowed: String,
+    },
+    /// The agent's configuration does not list the subnet for declared networks.
+    #[error("subnet {subnet} is not within those that declared networks may use: {allowed}")]
+    SubnetNotAllowed {
+        /// Subnet of the network, or one of its gateways.
+        subnet: Cidr,
+        /// Prefixes of the list, separated by commas.
+        allowed: String,
     },
     /// Every row of the pod table is in use.
     #[error("no room for another pod on this node: all {capacity} slots are in use")]
@@ -262,7 +278,9 @@ impl Refusal {
             | Self::NoVlanFiltering { .. }
             | Self::BridgeAddress { .. }
             | Self::PortTaken { .. } => Category::Conflict,
-            Self::GatewayRequested { .. }
+            Self::BridgeNotAllowed { .. }
+            | Self::SubnetNotAllowed { .. }
+            | Self::GatewayRequested { .. }
             | Self::RequestsLeft { .. }
             | Self::PortConflict { .. }
             | Self::LongName { .. }

@@ -44,6 +44,7 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
             bypass: may_bypass(attachment),
             isolated: attachment.port.isolated,
             ingress: attachment.port.ingress,
+            access: attachment.port.access,
         },
     );
     entries.extend(limit_entry(attachment));

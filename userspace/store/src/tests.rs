@@ -124,6 +124,7 @@ fn network(name: &str) -> Network {
                 trusted: true,
                 left_down: true,
                 ingress: model::IngressPolicy::Isolated,
+                access: model::NetworkAccess::Internal,
                 vlans: model::PortVlans {
                     access: None,
                     trunk: [5, 7].into_iter().filter_map(model::VlanId::new).collect(),

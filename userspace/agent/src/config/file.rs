@@ -30,6 +30,8 @@ const SAMPLE_POD_CIDR: &str = "[\"10.213.0.0/20\"]";
 const EXAMPLES: [(&str, &str); 15] = [
     ("read-only-socket", "\"/run/viaduct/viaduct-ro.sock\""),
     ("socket-group", "\"viaduct\""),
+    ("declared-bridge", "[\"cni*\"]"),
+    ("declared-subnet", "[\"10.0.0.0/8\", \"fd00::/8\"]"),
     ("pod-cidr-file", "\"/run/viaduct/pod-cidrs\""),
     ("cgroup", "\"/sys/fs/cgroup\""),
     ("non-masquerade-cidr", "[\"10.0.0.0/8\"]"),

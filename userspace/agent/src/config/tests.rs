@@ -131,6 +131,30 @@ fn kubenet_sets_kubelets_defaults_of_hairpin_mode_and_non_masquerade_cidr() {
 }
 
 #[test]
+fn the_default_network_is_internal_or_without_direct_access_by_keys_of_their_own() {
+    use model::NetworkAccess::{Direct, Internal, Published};
+    let access = |flags: &[&str]| {
+        let network = from_flags(flags).map(|config| config.default_network())?;
+        anyhow::Ok(network.options.port.access)
+    };
+    for (flags, expected) in [
+        (&[][..], Direct),
+        (&["--direct-access", "--internal=false"], Direct),
+        (&["--direct-access=false"], Published),
+        (&["--internal"], Internal),
+        (&["--internal", "--direct-access=false"], Internal),
+    ] {
+        assert_eq!(access(flags).unwrap(), expected, "{flags:?}");
+    }
+    let error = access(&["--internal", "--direct-access"]).unwrap_err();
+    assert!(error.to_string().contains("both true"), "{error}");
+    let file = from_file("direct-access = false").unwrap();
+    assert_eq!(file.access, Published);
+    let restart = from_flags(&[]).unwrap().needs_restart(&file);
+    assert_eq!(restart, ["direct-access, internal"]);
+}
+
+#[test]
 fn explicit_keys_win_over_kubenets_defaults() {
     let config = from_flags(&["--kubenet", "--hairpin-mode", "hairpin-veth"]).unwrap();
     assert_eq!(config.hairpin, HairpinMode::HairpinVeth);

@@ -5,9 +5,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use model::{Cidr, HairpinMode, NetworkAccess};
+use planner::DeclaredNetworks;
 
-use super::{items, parse};
+use super::{items, parse, prefixes};
 use crate::sandbox::SandboxLayers;
+
+/// Default of `--non-masquerade-cidr` with `--kubenet`, as of kubelet's flag of the same name.
+const KUBENET_NON_MASQUERADE: &str = "10.0.0.0/8";
 
 /// Minimum MTU in bytes: datagrams of this size every IPv4 host must accept (RFC 791), and
 /// kubenet's minimum.
@@ -18,6 +23,25 @@ const LARGEST_MTU: u32 = 65_535;
 /// Minimum and maximum capacity of the flow table, in entries.
 const SMALLEST_TABLE: u32 = 4_096;
 const LARGEST_TABLE: u32 = 16_777_216;
+
+/// Returns the hairpin mode; if unset, the default of kubelet with `kubenet`, else of the agent.
+pub(super) fn hairpin(mode: Option<&str>, kubenet: bool) -> Result<HairpinMode> {
+    match mode {
+        Some(mode) => parse("hairpin-mode", mode),
+        None if kubenet => Ok(HairpinMode::PromiscuousBridge),
+        None => Ok(HairpinMode::default()),
+    }
+}
+
+/// Returns the prefixes that are not masqueraded; if unset, kubelet's default with `kubenet`, else
+/// none. An empty list is set explicitly.
+pub(super) fn non_masquerade(lists: Option<Vec<String>>, kubenet: bool) -> Result<BTreeSet<Cidr>> {
+    let default = kubenet.then(|| KUBENET_NON_MASQUERADE.to_owned());
+    let lists = lists.unwrap_or_else(|| Vec::from_iter(default));
+    Ok(prefixes("non-masquerade-cidr", &lists)?
+        .into_iter()
+        .collect())
+}
 
 /// Validates the key of an annotation, as far as a mistake is likely: it is not empty and has no
 /// spaces.
@@ -50,6 +74,37 @@ pub(super) fn egress(lists: &[String]) -> Result<BTreeSet<IpAddr>> {
         }
     }
     Ok(addresses)
+}
+
+/// Returns the access of the default network. That an internal network has direct access as well is
+/// a contradiction.
+pub(super) fn access(internal: Option<bool>, direct_access: Option<bool>) -> Result<NetworkAccess> {
+    let internal = internal.unwrap_or(false);
+    if internal && direct_access == Some(true) {
+        bail!("internal and direct-access are both true: an internal network has no direct access");
+    }
+    Ok(NetworkAccess::new(internal, direct_access.unwrap_or(true)))
+}
+
+/// Returns the bridges and subnets that declared networks may use. A list that is set but empty
+/// allows none.
+pub(super) fn declared(
+    bridges: Option<Vec<String>>,
+    subnets: Option<Vec<String>>,
+) -> Result<DeclaredNetworks> {
+    let bridges = bridges.map(|lists| {
+        items(&lists)
+            .map(|text| parse("declared-bridge", text))
+            .collect::<Result<_>>()
+    });
+    let subnets = subnets.map(|lists| {
+        let subnets = prefixes("declared-subnet", &lists)?;
+        anyhow::Ok(subnets.into_iter().collect())
+    });
+    Ok(DeclaredNetworks {
+        bridges: bridges.transpose()?,
+        subnets: subnets.transpose()?,
+    })
 }
 
 pub(super) fn flow_entries(entries: u32) -> Result<Option<u32>> {

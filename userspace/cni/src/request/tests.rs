@@ -314,7 +314,9 @@ fn an_absent_list_of_valid_attachments_is_not_an_empty_one() {
 }
 
 /// Every key that any parser of the crate reads, so that random configurations reach all of them.
-const KEYS: [&str; 49] = [
+const KEYS: [&str; 51] = [
+    "internal",
+    "directAccess",
     "sysctl",
     "interfaces",
     "interface",

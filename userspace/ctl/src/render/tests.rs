@@ -97,6 +97,7 @@ fn two_networks() -> Vec<NetworkView> {
             bridge: "cbr0".into(),
             mtu: Some(1500),
             masquerade: true,
+            access: "direct".into(),
             attachments: 2,
             pools: vec![
                 PoolView {

@@ -19,6 +19,7 @@ pub(super) const LINKS: &str = "links";
 
 /// Chains.
 const SOURCES: &str = "sources";
+const CLOSED: &str = "closed";
 const HOSTPORTS: &str = "hostports";
 const OUTPUT: &str = "output";
 const HAIRPIN: &str = "hairpin";
@@ -34,6 +35,11 @@ const SOURCE_V6: (u32, u32) = (8, 16);
 const DESTINATION_V6: (u32, u32) = (24, 16);
 /// Offset and length of the destination port in TCP, UDP and SCTP headers.
 const DESTINATION_PORT: (u32, u32) = (2, 2);
+
+/// `RTN_LOCAL`, the type of the node's own addresses.
+const LOCAL: u32 = 2;
+/// `NFTA_FIB_F_DADDR`: the type of the destination address.
+const DESTINATION_TYPE: u32 = 2;
 
 /// Type numbers of `nft` (`src/datatype.c`); parts of a concatenation are six bits each.
 const IPV4_ADDRESS: u32 = 7;
@@ -139,6 +145,7 @@ pub(super) fn read(socket: &mut Nftables) -> io::Result<Option<NetfilterTable>> 
     let table = NetfilterTable {
         links: links.iter().filter_map(|name| name.parse().ok()).collect(),
         pods: prefixes(SOURCES),
+        closed: prefixes(CLOSED),
         hostports: chains.iter().any(|(name, _)| name == HAIRPIN),
         output: chains.iter().any(|(name, _)| name == OUTPUT),
         hairpin: prefixes(HAIRPIN),
@@ -160,6 +167,9 @@ fn chains(table: &NetfilterTable) -> Vec<Planned> {
     let mut chains = Vec::new();
     if !table.pods.is_empty() {
         chains.push(sources(&table.pods));
+    }
+    if !table.closed.is_empty() {
+        chains.push(closed(&table.closed));
     }
     if !table.hostports {
         return chains;
@@ -201,6 +211,41 @@ fn sources(pods: &BTreeSet<Cidr>) -> Planned {
     }
 }
 
+/// Drops packets that open a connection to the own address of a pod in a closed network: behind
+/// connection tracking, and before any destination NAT, whose packets are for another address here.
+fn closed(subnets: &BTreeSet<Cidr>) -> Planned {
+    /// `NFT_CT_STATE`; established and related connections in it.
+    const STATE: u32 = 0;
+    const CONNECTED: u32 = 1 << 1 | 1 << 2;
+    let connected = vec![
+        expr::ct(STATE, Register::One),
+        expr::mask(Register::One, &CONNECTED.to_ne_bytes()),
+        expr::not_equal(Register::One, &[0; 4]),
+        expr::verdict(&Verdict::Return),
+    ];
+    let rule = |subnet: &Cidr| {
+        let mut expressions = in_subnet(subnet, [DESTINATION_V4, DESTINATION_V6]);
+        expressions.extend([
+            expr::address_type(DESTINATION_TYPE, Register::One),
+            expr::not_equal(Register::One, &LOCAL.to_ne_bytes()),
+            expr::counter(),
+            expr::verdict(&Verdict::Drop),
+        ]);
+        (subnet.to_string(), expressions)
+    };
+    let mut rules = vec![skip_links(), ("connected".to_owned(), connected)];
+    rules.extend(subnets.iter().map(rule));
+    Planned {
+        name: CLOSED,
+        hook: Hook {
+            kind: "filter",
+            number: 0,
+            priority: -150,
+        },
+        rules,
+    }
+}
+
 /// Translates packets for hostports. Before the chains of other software at the usual priority of
 /// -100: the ports of this node's sockets have one owner, and these are ours.
 fn hostports() -> Planned {
@@ -235,13 +280,9 @@ fn output() -> Planned {
 /// left out, because their source is the loopback's too, and no router forwards it; the sockets
 /// that hold the ports refuse them. Link-local addresses name no link in a map.
 fn translations() -> Vec<(String, Vec<Expression>)> {
-    /// `RTN_LOCAL`.
-    const LOCAL: u32 = 2;
-    /// `NFTA_FIB_F_DADDR`.
-    const DESTINATION: u32 = 2;
     let returns = || expr::verdict(&Verdict::Return);
     let not_local = vec![
-        expr::address_type(DESTINATION, Register::One),
+        expr::address_type(DESTINATION_TYPE, Register::One),
         expr::not_equal(Register::One, &LOCAL.to_ne_bytes()),
         returns(),
     ];

@@ -217,8 +217,9 @@ fn plain_step() -> impl Strategy<Value = Step> {
 fn netfilter() -> impl Strategy<Value = NetfilterStep> {
     let links = subsequence(vec!["lo", "cbr0", "cbr1", "none"], 0..4);
     let prefixes = || subsequence(vec!["10.88.0.0/16", "10.99.0.0/17", "fd88::/64"], 0..3);
-    (links, prefixes(), any::<[bool; 3]>(), prefixes()).prop_map(
-        |(links, pods, [hostports, remove, output], hairpin)| {
+    let flags = any::<[bool; 3]>();
+    (links, prefixes(), prefixes(), flags, prefixes()).prop_map(
+        |(links, pods, closed, [hostports, remove, output], hairpin)| {
             let previous = NetfilterState::Absent;
             if remove {
                 return NetfilterStep::Remove { previous };
@@ -227,6 +228,7 @@ fn netfilter() -> impl Strategy<Value = NetfilterStep> {
             let table = NetfilterTable {
                 links: links.into_iter().map(link).collect(),
                 pods: pods.into_iter().map(parse).collect(),
+                closed: closed.into_iter().map(parse).collect(),
                 hostports,
                 output: hostports && output,
                 hairpin: hairpin.into_iter().map(parse).collect(),

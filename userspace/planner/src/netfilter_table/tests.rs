@@ -51,6 +51,26 @@ fn a_node_without_containers_of_other_software_has_no_table() {
 }
 
 #[test]
+fn the_table_has_the_subnets_of_closed_networks_while_other_software_has_containers() {
+    use model::NetworkAccess::{Direct, Internal, Published};
+    for (access, ending) in [
+        (Direct, ""),
+        (Published, ", closed 10.1.0.0/24 fd00:1::/64"),
+        (Internal, ", closed 10.1.0.0/24 fd00:1::/64"),
+    ] {
+        let mut closed = network();
+        closed.options.port.access = access;
+        let intent = NodeIntent {
+            networks: vec![closed],
+            ..NodeIntent::default()
+        };
+        let plan = |observed: &Observed| changes(&plan_node(&intent, observed, &Records::new()));
+        assert_eq!(plan(&with_docker()), [format!("{CHECK}{ending}")]);
+        assert_eq!(plan(&node()), [""; 0]);
+    }
+}
+
+#[test]
 fn the_table_has_nat_chains_only_while_there_are_hostports() {
     let observed = with_docker();
     assert_eq!(changes(&plan(&observed, &Records::new())), [CHECK]);

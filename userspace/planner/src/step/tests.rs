@@ -93,6 +93,7 @@ fn undo_keeps_the_generation_of_a_pod_row() {
             trusted: false,
             isolated: true,
             ingress: model::IngressPolicy::SameBridge,
+            access: model::NetworkAccess::Published,
             bypass: true,
         },
         previous: Some(free(4)),

@@ -4,8 +4,8 @@
 use std::num::NonZeroU64;
 
 use model::{
-    BridgeOptions, Cidr, IngressPolicy, LimitPolicy, PortOptions, PortVlans, Prefixes, Rates,
-    RouteOptions, ShapedSubnets, VlanId,
+    BridgeOptions, Cidr, IngressPolicy, LimitPolicy, NetworkAccess, PortOptions, PortVlans,
+    Prefixes, Rates, RouteOptions, ShapedSubnets, VlanId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -126,6 +126,8 @@ pub(super) struct StoredPortOptions {
     left_down: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     ingress: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<String>,
     access_vlan: Option<u16>,
     trunk_vlans: Vec<u16>,
     keeps_default_vlan: bool,
@@ -222,6 +224,9 @@ impl From<&PortOptions> for StoredPortOptions {
             ingress: Some(options.ingress)
                 .filter(|policy| *policy != IngressPolicy::Open)
                 .map(|policy| policy.to_string()),
+            access: Some(options.access)
+                .filter(|access| *access != NetworkAccess::Direct)
+                .map(|access| access.to_string()),
             access_vlan: vlans.access.map(VlanId::get),
             trunk_vlans: vlans.trunk.iter().map(|vlan| vlan.get()).collect(),
             keeps_default_vlan: vlans.keeps_default,
@@ -239,6 +244,10 @@ impl From<StoredPortOptions> for PortOptions {
             // An unknown text, which no version has written, is the default.
             ingress: stored
                 .ingress
+                .and_then(|text| text.parse().ok())
+                .unwrap_or_default(),
+            access: stored
+                .access
                 .and_then(|text| text.parse().ok())
                 .unwrap_or_default(),
             vlans: PortVlans {

@@ -69,6 +69,7 @@ fn options() -> impl Strategy<Value = BridgeOptions> {
             trusted: false,
             left_down: false,
             ingress: model::IngressPolicy::Open,
+            access: model::NetworkAccess::Direct,
         },
     })
 }
