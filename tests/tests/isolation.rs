@@ -70,7 +70,8 @@ fn frames(scene: &Scene) -> Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// Adds routes of the node by the victim, as for a pod that has more addresses than it was assigned.
+/// Adds routes of the node by the victim, as for a pod that has more addresses than it was
+/// assigned.
 fn add_routes(scene: &Scene) -> Result<()> {
     for (family, unlisted) in UNLISTED.into_iter().enumerate() {
         let [_, victim] = scene.own(family)?;

@@ -191,8 +191,9 @@ fn the_agent_takes_a_port_again_when_the_sockets_of_podman_are_gone() -> Result<
     scene.clean()
 }
 
-/// With a user namespace, podman binds the ports before the ADD. The test does not wait for the DEL:
-/// podman 4.3.1 sometimes removes such a container without one, with the reference plugins too.
+/// With a user namespace, podman binds the ports before the ADD. The test does not wait for the
+/// DEL: podman 4.3.1 sometimes removes such a container without one, with the reference plugins
+/// too.
 #[test]
 fn podman_may_bind_its_ports_before_the_add() -> Result<()> {
     let scene = Scene::new()?;

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Minutes for each target
     #[arg(long, default_value_t = 1)]
     minutes: u64,
-    /// Target to run: a file of tests/fuzz/fuzz_targets without its extension [default: all]
+    /// Target to run, a file of `tests/fuzz/fuzz_targets` without its extension [default: all]
     target: Option<String>,
 }
 

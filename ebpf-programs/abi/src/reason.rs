@@ -127,8 +127,8 @@ drop_reasons! {
         at "from_pod, uplink_out",
         do "Give the uplink an address of that family, or exempt the destination with \
             `--non-masquerade-cidr`.";
-    /// The packet has more IPv6 extension headers, or options of neighbour discovery, than the parser
-    /// walks.
+    /// The packet has more IPv6 extension headers, or options of neighbour discovery, than the
+    /// parser walks.
     TooManyHeaders = 11, "too-many-headers",
         at "from_pod, uplink_in, uplink_out",
         do "Such packets are rare outside of tests and attacks. Capture at the sender.";

@@ -2,8 +2,8 @@
 //!
 //! A pod with a spoof check may send IPv4, IPv6 and ARP, without a VLAN tag: these are what the
 //! checks behind this one understand. All else is dropped under a name. A list of what passes needs
-//! no knowledge of what a receiver does with the rest: Linux removes any number of tags with VLAN 0,
-//! and processes what is behind them (`__netif_receive_skb_core` in `net/core/dev.c`).
+//! no knowledge of what a receiver does with the rest: Linux removes any number of tags with VLAN
+//! 0, and processes what is behind them (`__netif_receive_skb_core` in `net/core/dev.c`).
 
 use abi::DropReason;
 

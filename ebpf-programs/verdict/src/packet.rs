@@ -27,9 +27,9 @@ pub trait Packet {
     /// priority only (IEEE 802.1Q, "priority-tagged").
     fn vlan_id(&self) -> u32;
 
-    /// Returns the interface index of the link that the packet has come in by; 0 for a packet of the
-    /// node itself. A bridge forwards a frame with the index of the port that the frame came in by,
-    /// and routing one with that of the bridge.
+    /// Returns the interface index of the link that the packet has come in by; 0 for a packet of
+    /// the node itself. A bridge forwards a frame with the index of the port that the frame came in
+    /// by, and routing one with that of the bridge.
     fn ingress_interface(&self) -> u32;
 
     /// Returns whether the link layer has addressed the packet to this host alone (`PACKET_HOST`):

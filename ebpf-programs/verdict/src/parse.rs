@@ -18,7 +18,7 @@ const ETHERTYPE_ARP: u16 = 0x0806;
 pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// A VLAN tag (IEEE 802.1Q), and a service tag (IEEE 802.1ad).
 const ETHERTYPE_VLAN: [u16; 2] = [0x8100, 0x88a8];
-/// Tags of bridges before IEEE 802.1ad ("QinQ").
+/// Tags of bridges before IEEE 802.1ad ("Q-in-Q").
 const ETHERTYPE_QINQ: [u16; 3] = [0x9100, 0x9200, 0x9300];
 
 /// Bytes of an IPv4 header without options.

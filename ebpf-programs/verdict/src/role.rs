@@ -1,7 +1,7 @@
 //! Roles that a pod does not have: it is neither a router nor a DHCP server.
 //!
-//! Hosts believe these messages whatever address they come from: other pods would send their traffic
-//! to the pod, or take their configuration from it.
+//! Hosts believe these messages whatever address they come from: other pods would send their
+//! traffic to the pod, or take their configuration from it.
 
 use abi::{DropReason, Port, protocol};
 
@@ -29,15 +29,11 @@ pub(crate) fn check(packet: &impl Packet, headers: &Headers) -> Decision<()> {
                 return Err(DropReason::RogueDhcp);
             }
         }
-        protocol::ICMPV6 if headers.version == 6 => {
-            if is_router_icmp_v6(headers.icmp_type) {
-                return Err(DropReason::RogueRouter);
-            }
+        protocol::ICMPV6 if headers.version == 6 && is_router_icmp_v6(headers.icmp_type) => {
+            return Err(DropReason::RogueRouter);
         }
-        protocol::ICMP if headers.version == 4 => {
-            if is_router_icmp(headers.icmp_type) {
-                return Err(DropReason::RogueRouter);
-            }
+        protocol::ICMP if headers.version == 4 && is_router_icmp(headers.icmp_type) => {
+            return Err(DropReason::RogueRouter);
         }
         IGMP if headers.version == 4 => {
             let word = packet.words::<1>(headers.l4);

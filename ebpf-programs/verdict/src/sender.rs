@@ -31,7 +31,8 @@ pub(crate) fn check<E: Packet + Node>(
     work: &mut Work,
     content: Content,
 ) -> Decision<()> {
-    // During a DEL, the row may be free already, or another pod's: it is then not of this interface.
+    // During a DEL, the row may be free already, or another pod's: it is then not of this
+    // interface.
     let Some(pod) = env
         .pod(work.pod)
         .filter(|pod| pod.interface == work.interface)
@@ -138,9 +139,9 @@ fn has_own_mac(packet: &impl Packet, at: u32, pod: &Pod) -> bool {
     pod.mac == Mac::default() || has_mac(packet, at, pod.mac)
 }
 
-/// Returns whether a link-local address of IPv6 is the pod's: the one that Linux derives from its MAC
-/// address, or one that it was assigned. The MAC address of an adopted pod is unknown: such a pod may
-/// have any but the bridge's and those that other pods were assigned.
+/// Returns whether a link-local address of IPv6 is the pod's: the one that Linux derives from its
+/// MAC address, or one that it was assigned. The MAC address of an adopted pod is unknown: such a
+/// pod may have any but the bridge's and those that other pods were assigned.
 #[inline(always)]
 pub(crate) fn has_link_local(node: &impl Node, slot: u32, pod: &Pod, address: &Address) -> bool {
     if pod.mac == Mac::default() {

@@ -107,7 +107,8 @@ pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u
     start(env, work, interface, of.pod);
     work.headers.length = env.len().saturating_sub(ETHERNET);
     let of_pod = env.pod(of.pod).map_or(0, |pod| pod.flags);
-    (of.flags & EndpointFlags::LIMITED) | (of_pod & (EndpointFlags::SAME_BRIDGE | EndpointFlags::INTERNAL))
+    (of.flags & EndpointFlags::LIMITED)
+        | (of_pod & (EndpointFlags::SAME_BRIDGE | EndpointFlags::INTERNAL))
 }
 
 /// Drops packets from another pod, by bridge or stack, where the policies of both forbid them.

@@ -46,8 +46,7 @@ fn classify(
     match parse::received(frame, l2_len, headers) {
         // A long chain of extension headers is not invalid.
         Err(DropReason::TooManyHeaders) | Ok(Content::Arp) => return Ok(()),
-        Ok(Content::Foreign) if l2_len != 0 => return admission::check_outsider_at_xdp(frame),
-        Ok(Content::Foreign) => return Ok(()),
+        Ok(Content::Foreign) => return check_foreign(frame, l2_len),
         Err(reason) => return Err(reason),
         Ok(
             Content::Ip
@@ -66,6 +65,17 @@ fn classify(
         return Err(DropReason::SpoofedFromOutside);
     }
     Ok(())
+}
+
+/// Drops stacked tags of a frame that is neither IP nor ARP. Links without an Ethernet header have
+/// none.
+#[inline(always)]
+fn check_foreign(frame: &impl Packet, l2_len: u32) -> Decision<()> {
+    if l2_len == 0 {
+        Ok(())
+    } else {
+        admission::check_outsider_at_xdp(frame)
+    }
 }
 
 /// Returns whether a frame from outside has our bridge's MAC address as its source. A switch that

@@ -140,7 +140,8 @@ impl Scene {
         none_arrived(&capture)
     }
 
-    /// Sends frames of the pod one by one, each with the payload [`REFUSED`]; each must arrive at the victim.
+    /// Sends frames of the pod one by one, each with the payload [`REFUSED`]; each must arrive at
+    /// the victim.
     pub(crate) fn must_reach_victim(&self, frames: &[Vec<u8>]) -> Result<()> {
         for frame in frames {
             let capture = FrameCapture::start(&self.victim.machine)?;

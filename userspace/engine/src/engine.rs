@@ -98,8 +98,8 @@ impl<K: Kernel> Engine<K> {
     /// Returns an engine that has reconciled all records with the kernel (behaviour A5); `now` is
     /// in seconds since 1970.
     ///
-    /// Repairs that failed are in its status. Fails if the node cannot be observed, or if the tables
-    /// of an older version cannot be migrated.
+    /// Repairs that failed are in its status. Fails if the node cannot be observed, or if the
+    /// tables of an older version cannot be migrated.
     pub fn start(
         kernel: K,
         store: Store,

@@ -2,7 +2,8 @@
 //!
 //! The programs of the older version write to their table until the agent has replaced each of
 //! them. So the table is copied when the new one is created, and its youngest flows again when all
-//! programs are replaced. Until then it stays pinned, and the next agent copies it if this one dies.
+//! programs are replaced. Until then it stays pinned, and the next agent copies it if this one
+//! dies.
 
 use std::fs;
 use std::io;

@@ -13,8 +13,8 @@ use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step}
 
 /// Plans the removal of `attachment`. Hostport entries go first, so that no new flow is accepted.
 /// Then the port goes down: without its interface entry, `from_pod` drops all that the pod sends,
-/// so that no other entry is missing while packets are checked. The link follows behind the entries,
-/// and the port reservations last, when no entry leads to the pod.
+/// so that no other entry is missing while packets are checked. The link follows behind the
+/// entries, and the port reservations last, when no entry leads to the pod.
 ///
 /// An adopted link stays, with what its own plugins do: our programs are detached before its
 /// entries are removed.
@@ -52,10 +52,10 @@ pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
 /// since [`owns_row`] reads it.
 fn in_order(removals: &Entries) -> [impl Iterator<Item = Step>; 3] {
     let of = |class: usize| {
-        let is_of = move |key: &EntryKey| match key {
-            EntryKey::Hostport { .. } => class == 0,
-            EntryKey::Interface(_) => class == 1,
-            _ => class == 2,
+        let is_of = move |key: &EntryKey| {
+            let is_port = matches!(key, EntryKey::Hostport { .. });
+            let is_interface = matches!(key, EntryKey::Interface(_));
+            [is_port, is_interface, !is_port && !is_interface][class]
         };
         // The reverse of the order in which `EntryKey` declares them.
         removals

@@ -23,7 +23,11 @@ pub fn journal(bytes: &[u8]) {
         let written = journal::line(&change);
         let (again, length) = journal::read(&written).expect("a written line is read");
         assert_eq!(length, written.len() as u64, "the line is whole");
-        assert_eq!(again, [change.clone()], "a change is read back as it was");
+        assert_eq!(
+            again,
+            std::slice::from_ref(&change),
+            "a change is read back as it was"
+        );
         overlay.add(&change);
         change.apply(&mut contents);
     }

@@ -122,8 +122,9 @@ proptest! {
     }
 }
 
-/// `EtherTypes` of frames that are on no list: 802.3 (LLC) as the kernel names it, RARP, `AppleTalk`,
-/// IPX, MPLS, `PPPoE`, EAPOL, LLDP, `EtherCAT`, TRILL, `FCoE`, PTP, MACsec, batman, ERSPAN.
+/// `EtherTypes` of frames that are on no list: 802.3 (LLC) as the kernel names it, RARP,
+/// `AppleTalk`, IPX, MPLS, `PPPoE`, EAPOL, LLDP, `EtherCAT`, TRILL, `FCoE`, PTP, MACsec, batman,
+/// ERSPAN.
 const OTHERS: [u16; 20] = [
     0x0001, 0x0004, 0x8035, 0x809b, 0x8137, 0x8847, 0x8848, 0x8863, 0x8864, 0x888e, 0x88cc, 0x88a4,
     0x22f3, 0x8906, 0x88f7, 0x88e5, 0x4305, 0x88be, 0x0805, 0xffff,
@@ -172,7 +173,8 @@ fn frames_of_vlans_pass_from_pods_without_a_spoof_check() {
 /// While a DEL runs, rows are missing, free, or another pod's already.
 #[test]
 fn frames_of_an_interface_without_its_rows_are_dropped() {
-    let mut rows_missing: Vec<(&str, Box<dyn Fn(&mut Simulator)>)> = Vec::new();
+    type Change = Box<dyn Fn(&mut Simulator)>;
+    let mut rows_missing: Vec<(&str, Change)> = Vec::new();
     rows_missing.push((
         "no interface",
         Box::new(|node| node.world.interfaces.clear()),

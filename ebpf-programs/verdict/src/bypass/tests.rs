@@ -70,7 +70,7 @@ fn set_time_to_live(frame: &mut [u8], ttl: u8) {
     // RFC 1624: the checksum of the header is that of the old one, plus the difference.
     let checksum = u32::from(u16::from_be_bytes([frame[24], frame[25]]));
     let sum = checksum + (u32::from(old) << 8) + 0xffff - (u32::from(ttl) << 8);
-    let folded = ((sum & 0xffff) + (sum >> 16)) as u16;
+    let folded = (((sum & 0xffff) + (sum >> 16)) & 0xffff) as u16;
     frame[24..26].copy_from_slice(&folded.to_be_bytes());
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn hold<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Wor
     let Some(number) = env.next_held(share) else {
         return false;
     };
-    let place = (number & u64::from(RING - 1)) as u16;
+    let place = (number & u64::from(RING - 1) & 0xffff) as u16;
     work.fragment.place = HeldKey {
         share,
         place,

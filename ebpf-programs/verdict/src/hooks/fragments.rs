@@ -10,9 +10,9 @@ use crate::work::{Content, Hook};
 /// fragments that overlap.
 #[inline(always)]
 pub(super) fn track_fragment(stages: &mut impl HookStages, hook: Hook) -> Decision<Content> {
-    match stages.find_datagram(hook)? {
-        Content::Fragment => {}
-        content => return Ok(content),
+    let found = stages.find_datagram(hook)?;
+    if found != Content::Fragment {
+        return Ok(found);
     }
     let outcome = stages.update_datagram(hook != Hook::UplinkOut);
     // Also where the fragment is dropped: then all others of the datagram will be.
@@ -38,6 +38,12 @@ pub(super) fn order_fragment(
             }
             Ok(None)
         }
-        content => Ok(Some(content)),
+        content @ (Content::Foreign
+        | Content::Arp
+        | Content::Ip
+        | Content::FlowFound
+        | Content::Fragment
+        | Content::LostFragment
+        | Content::IcmpError) => Ok(Some(content)),
     }
 }

@@ -242,7 +242,8 @@ fn packets_of_published_ports_pass_between_isolated_pods_by_the_stack() {
 }
 
 proptest! {
-    /// Whatever a frame contains: between isolated ports it is dropped, unless it names the receiver.
+    /// Whatever a frame contains: between isolated ports it is dropped, unless it names the
+    /// receiver.
     #[test]
     fn frames_of_any_bytes_do_not_pass_between_isolated_ports(
         ethertype in prop::sample::select(vec![0x0800_u16, 0x86dd, 0x0806, 0x88cc, 0x8100, 0]),

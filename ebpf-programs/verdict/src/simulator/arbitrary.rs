@@ -48,7 +48,7 @@ pub fn run(input: &[u8]) {
         ][usize::from(choice & 3)];
         let interface = match place {
             Place::FromPod | Place::ToPod if choice & 4 != 0 => OTHER_INTERFACE,
-            _ => INTERFACE,
+            Place::FromPod | Place::ToPod | Place::UplinkIn | Place::UplinkOut => INTERFACE,
         };
         // Every hook of the kernel sees an Ethernet header.
         if frame.len() >= 14 {
