@@ -11,15 +11,9 @@ pub mod frame;
 mod node;
 mod place;
 mod shape;
+mod world;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-
-use abi::{
-    Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Egress, Endpoint,
-    Flow, FragmentKey, HeldHeader, HeldKey, Hostport, HostportKey, Interface, Limit, Mac, Network,
-    Pod, PrefixKey, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
-};
+use abi::{Address, ClockEntry, Datagram, Direction, DropReason, Swept, Tuple};
 
 use crate::eviction::ClockHand;
 use crate::flow::FlowState;
@@ -37,157 +31,7 @@ pub use flow_cache::{JIFFY, Memory};
 pub use fragment_store::Ring;
 pub use place::Place;
 pub use shape::SharedBucket;
-
-/// The tables of a node, its kernel state as far as the datapath reads it, and the current packet.
-#[derive(Clone, Debug)]
-pub struct World {
-    /// The current packet, from its first byte on the interface.
-    pub packet: Vec<u8>,
-    /// MAC address of the uplink, from which the packet type derives.
-    pub mac: Mac,
-    /// The clock in seconds, for flows.
-    pub now: u32,
-    /// State of the random number generator.
-    pub random: u32,
-    /// The settings table.
-    pub settings: Settings,
-    /// The pod table, all slots of it.
-    pub pods: Vec<Pod>,
-    /// The interface table.
-    pub interfaces: BTreeMap<u32, Interface>,
-    /// The endpoint table.
-    pub endpoints: BTreeMap<Address, Endpoint>,
-    /// The hostport table.
-    pub hostports: BTreeMap<HostportKey, Hostport>,
-    /// The network table.
-    pub networks: BTreeMap<u32, Network>,
-    /// The uplink table.
-    pub uplinks: BTreeMap<u32, Uplink>,
-    /// The node's own addresses.
-    pub locals: BTreeSet<Address>,
-    /// The prefix table.
-    pub prefixes: BTreeMap<PrefixKey, u32>,
-    /// The flow table.
-    pub flows: BTreeMap<Tuple, Flow>,
-    /// Capacity of the flow table in entries.
-    pub flow_capacity: usize,
-    /// Number of flows of each account.
-    pub live: BTreeMap<u32, i64>,
-    /// The eviction clock.
-    pub turns: VecDeque<ClockEntry>,
-    /// Egress addresses, by the interface index of the bridge.
-    pub egress: BTreeMap<u32, Egress>,
-    /// The fragment table.
-    pub fragments: BTreeMap<FragmentKey, Datagram>,
-    /// The rings of the shares.
-    pub rings: BTreeMap<u32, Ring>,
-    /// Held fragments: header and packet.
-    pub held: BTreeMap<HeldKey, (HeldHeader, Vec<u8>)>,
-    /// Packets that are sent through the hook again after the current one.
-    pub reinjected: Vec<Vec<u8>>,
-    /// The held fragment that has replaced the current packet.
-    pub restored: Option<Vec<u8>>,
-    /// The table of identifications, without free elements.
-    pub identifications: BTreeMap<u32, u64>,
-    /// The node's sockets, by the tuple of packets that reach them.
-    pub sockets: BTreeMap<Tuple, Socket>,
-    /// Whether a socket of the node has sent the current packet.
-    pub sent_by_socket: bool,
-    /// Next hops that are not the destination itself.
-    pub next_hops: BTreeMap<Address, Address>,
-    /// Egress routes: interface index by destination.
-    pub egress_routes: BTreeMap<Address, u32>,
-    /// MTU of all egress routes in bytes, where the kernel reports it; 0 otherwise.
-    pub route_mtu: u32,
-    /// MTUs of interfaces in bytes; any packet fits the others.
-    pub mtus: BTreeMap<u32, u32>,
-    /// The clock in nanoseconds, for limits.
-    pub clock: u64,
-    /// Whether the current packet has a VLAN tag.
-    pub tagged: bool,
-    /// VLAN identifier of that tag.
-    pub vlan_id: u32,
-    /// Interface index of the link that the current packet has come in by.
-    pub ingress_interface: u32,
-    /// `skb->mark` of the current packet, set by other software.
-    pub mark: u32,
-    /// Flow hash of the current packet.
-    pub flow_hash: u32,
-    /// GSO segmentation of the current packet: number and size of segments.
-    pub segments: (u32, u32),
-    /// Whether the current packet was marked with ECN Congestion Experienced.
-    pub congested: bool,
-    /// Departure time of the current packet, in nanoseconds.
-    pub departure: Option<u64>,
-    /// Limits by slot and direction.
-    pub limits: BTreeMap<(u32, Direction), Limit>,
-    /// Shaped subnets: prefixes and their lengths as in [`abi::maps::PEERS`], with the pods'
-    /// generations.
-    pub peers: BTreeMap<(ShapedSubnetKey, u32), u32>,
-    /// Buckets by slot and direction.
-    pub buckets: BTreeMap<(u32, Direction), Arc<SharedBucket>>,
-    /// Counters of limited traffic by slot and direction.
-    pub shaped: BTreeMap<(u32, Direction), Shaped>,
-    /// Pod counters by slot and direction.
-    pub counters: BTreeMap<(u32, Direction), Counters>,
-    /// Drop counters.
-    pub drops: BTreeMap<DropReason, DropCount>,
-    /// Flow cache of the one CPU, and the epochs that it depends on.
-    pub memory: Memory,
-}
-
-impl Default for World {
-    fn default() -> Self {
-        Self {
-            packet: Vec::new(),
-            mac: frame::TO,
-            now: 1_000,
-            random: 0,
-            settings: Settings::default(),
-            pods: vec![Pod::default(); abi::maps::PODS_CAPACITY as usize],
-            interfaces: BTreeMap::new(),
-            endpoints: BTreeMap::new(),
-            hostports: BTreeMap::new(),
-            networks: BTreeMap::new(),
-            uplinks: BTreeMap::new(),
-            locals: BTreeSet::new(),
-            prefixes: BTreeMap::new(),
-            flows: BTreeMap::new(),
-            flow_capacity: abi::maps::FLOWS_CAPACITY as usize,
-            live: BTreeMap::new(),
-            turns: VecDeque::new(),
-            egress: BTreeMap::new(),
-            fragments: BTreeMap::new(),
-            rings: BTreeMap::new(),
-            held: BTreeMap::new(),
-            reinjected: Vec::new(),
-            restored: None,
-            identifications: BTreeMap::new(),
-            sockets: BTreeMap::new(),
-            sent_by_socket: false,
-            next_hops: BTreeMap::new(),
-            egress_routes: BTreeMap::new(),
-            route_mtu: 0,
-            mtus: BTreeMap::new(),
-            clock: 1_000_000_000_000,
-            tagged: false,
-            vlan_id: 0,
-            ingress_interface: 0,
-            mark: 0,
-            flow_hash: 0,
-            segments: (0, 0),
-            congested: false,
-            departure: None,
-            limits: BTreeMap::new(),
-            peers: BTreeMap::new(),
-            buckets: BTreeMap::new(),
-            shaped: BTreeMap::new(),
-            counters: BTreeMap::new(),
-            drops: BTreeMap::new(),
-            memory: Memory::default(),
-        }
-    }
-}
+pub use world::World;
 
 /// A simulated node with one CPU.
 #[derive(Clone, Debug, Default)]

@@ -4,6 +4,8 @@
 //! returns a value that can be encoded as a number: nothing else fits between two separately
 //! verified functions.
 
+mod fragments;
+
 use abi::{Direction, DropReason, EndpointFlags};
 
 use crate::eviction::ClockHand;
@@ -14,14 +16,16 @@ use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::work::{
-    Content, Fit, Fragment, Hook, HostportMatch, Lack, Origin, QuotaUsage, Transport, Work,
-};
+use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Lack, Origin, QuotaUsage, Work};
 use crate::{
     access, admission, bypass, duplicate, eviction, exit, flow, fragment, hostport,
     hostport_from_pod, icmp, masquerade, parse, policy, rewrite, row_cache, sender,
 };
 
+pub use self::fragments::{
+    find_datagram, hold_fragment, identify_fragment, release_fragment, update_datagram,
+    write_datagram,
+};
 pub use crate::access::{check_entering, check_policy, check_received};
 
 /// Looks up the packet's cache entry and applies it, unless the pod-side entry must be updated
@@ -203,66 +207,6 @@ pub fn check_sender<E: Packet + Node>(
 ) -> Decision<bool> {
     sender::check(env, work, content)?;
     Ok(work.limited != 0)
-}
-
-/// Looks up the state of a fragment's datagram, or starts one. Returns [`Content::Fragment`], or
-/// another content where the datagram has no state.
-#[inline(always)]
-pub fn find_datagram<E: Node + FragmentStore>(
-    env: &mut E,
-    work: &mut Work,
-    hook: Hook,
-) -> Decision<Content> {
-    fragment::find(env, work, hook)
-}
-
-/// Updates the copied state of a fragment's datagram. Drops fragments that overlap, where the hook
-/// checks that.
-#[inline(always)]
-pub fn update_datagram(work: &mut Work, has_order: bool) -> Decision<()> {
-    fragment::update(work, has_order)
-}
-
-/// Writes the state of a fragment's datagram, and fills in the ports of a later fragment.
-#[inline(always)]
-pub fn write_datagram<E: Node + FragmentStore>(
-    env: &mut E,
-    work: &mut Work,
-    hook: Hook,
-) -> Content {
-    fragment::finish(env, work, hook)
-}
-
-/// Holds a fragment until the first one of its datagram arrives; returns whether it is held. Where
-/// not, it continues without ports.
-#[inline(always)]
-pub fn hold_fragment<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work) -> bool {
-    work.headers.transport = Transport::Portless;
-    fragment::hold(env, work)
-}
-
-/// Sends a fragment that has waited in a place through the hook again, behind the first one.
-#[inline(always)]
-pub fn release_fragment<E: Packet + Node + FragmentStore>(
-    env: &mut E,
-    work: &mut Work,
-    place: u32,
-) {
-    fragment::release(env, work, place);
-}
-
-/// Writes the identification that a fragment leaves with. `is_translated` states whether
-/// [`Work::translated`] is the packet's tuple by now.
-#[inline(always)]
-pub fn identify_fragment<E: Packet + Node + FragmentStore>(
-    env: &mut E,
-    work: &mut Work,
-    is_translated: bool,
-) -> Decision<()> {
-    if !is_translated {
-        work.translated = work.headers.tuple;
-    }
-    fragment::identify(env, work)
 }
 
 /// Charges the packet to the pod whose veth it is on, or drops it.

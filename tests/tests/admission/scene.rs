@@ -134,8 +134,9 @@ impl Scene {
         send_all(&self.inside, frames)?;
         let [own, _] = self.own(0)?;
         let body = Body::Udp(41_000, HOSTPORT, MARKER.to_vec());
-        let marker = Frame::new(abi(own), abi(NODE[0]), body);
-        let marker = marker.from_to(self.sender_mac, self.bridge_mac).bytes();
+        let marker = Frame::new(abi(own), abi(NODE[0]), body)
+            .from_to(self.sender_mac, self.bridge_mac)
+            .bytes();
         self.inside.send(&marker)?;
         none_arrived(&capture)
     }

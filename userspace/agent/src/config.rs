@@ -17,7 +17,10 @@ use serde::Deserialize;
 
 use crate::cni_files::Directories;
 use crate::{limit_keys, pod_cidrs, telemetry};
-use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
+use values::{
+    Access, annotation, egress, flags_or_file, flow_entries, hairpin, items, log_level, mtu,
+    non_masquerade, optional_path, parse, path, prefixes, ranges,
+};
 
 pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 
@@ -478,49 +481,6 @@ impl Keys {
             log_level: self.log_level.or(file.log_level),
         }
     }
-}
-
-fn flags_or_file(flags: Vec<String>, file: Vec<String>) -> Vec<String> {
-    if flags.is_empty() { file } else { flags }
-}
-
-fn path(key: &str, given: Option<PathBuf>, default: &str) -> Result<PathBuf> {
-    let path = given.unwrap_or_else(|| default.into());
-    if path.is_absolute() {
-        Ok(path)
-    } else {
-        bail!("{key}: {} is not an absolute path", path.display())
-    }
-}
-
-fn optional_path(key: &str, given: Option<PathBuf>) -> Result<Option<PathBuf>> {
-    given.map(|given| path(key, Some(given), "")).transpose()
-}
-
-fn parse<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|error| anyhow!("{key}: {error}"))
-}
-
-fn items(lists: &[String]) -> impl Iterator<Item = &str> {
-    pod_cidrs::items(lists.iter().map(String::as_str))
-}
-
-/// Parses prefixes; their host bits are ignored.
-fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
-    let prefixes = pod_cidrs::prefixes(lists.iter().map(String::as_str));
-    prefixes.map_err(|error| anyhow!("{key}: {error:#}"))
-}
-
-fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
-    let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
-    ranges.map_err(|error| anyhow!("pod-cidr: {error:#}"))
-}
-
-/// Validates a log level, with its key in the error.
-fn log_level(text: Option<String>) -> Result<String> {
-    let text = text.unwrap_or_else(|| "info".to_owned());
-    telemetry::parse_filter(&text).map_err(|error| anyhow!("log-level: {error}"))?;
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ mod view;
 mod write_timeout;
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
@@ -145,13 +146,19 @@ fn run(options: Options) -> Result<()> {
     thread
         .join()
         .map_err(|_| anyhow!("the engine's thread panicked"))?;
-    if gone.load(Ordering::Acquire) {
+    finish(gone.load(Ordering::Acquire), &socket)?;
+    served
+}
+
+/// Logs the end, and removes the folder of the API socket of a node without Viaduct.
+fn finish(is_uninstalled: bool, socket: &Path) -> Result<()> {
+    if is_uninstalled {
         socket.parent().map_or(Ok(()), uninstall::remove_if_empty)?;
         tracing::info!("agent stopped: Viaduct is uninstalled");
     } else {
         tracing::info!("agent stopped: the datapath keeps running");
     }
-    served
+    Ok(())
 }
 
 /// Writes `text` to standard output.
