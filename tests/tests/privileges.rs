@@ -56,10 +56,12 @@ fn every_thread_of_the_agent_has_the_documented_capabilities_and_no_others() -> 
             assert_eq!(capabilities(status, set)?, 0, "{set} of\n{status}");
         }
         assert_eq!(field(status, "NoNewPrivs")?, "1", "{status}");
+        assert_eq!(field(status, "Seccomp")?, "2", "{status}");
     }
     let shown = agent.get("/v1/status")?;
     let names = KEPT.map(|(name, _)| name);
     assert_eq!(shown["sandbox"]["capabilities"], json!(names), "{shown}");
+    assert_eq!(shown["sandbox"]["seccomp"], true, "{shown}");
     ensure!(
         agent.log().contains("sandbox on"),
         "the log says what is in force: {}",

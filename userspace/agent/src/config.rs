@@ -212,7 +212,7 @@ struct Keys {
     #[arg(long, value_name = "DIR")]
     cni_bin_dir: Option<PathBuf>,
     /// Layers that reduce the privileges of the agent: on, off, or a comma-separated list of
-    /// capabilities [default: on]
+    /// capabilities and seccomp [default: on]
     #[arg(long, value_name = "LAYERS")]
     sandbox: Option<String>,
     /// Log level: error, warn, info, debug, trace or off, optionally with a comma-separated list of

@@ -115,7 +115,7 @@ fn run(options: Options) -> Result<()> {
     let features = Features::default();
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
-    config.access.sandbox.log();
+    config.access.sandbox.enter_after_start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -4,6 +4,7 @@
 //! others, and `--sandbox` selects them.
 
 mod capabilities;
+mod system_calls;
 
 use std::fmt;
 use std::fs;
@@ -16,13 +17,19 @@ use anyhow::{Context as _, Result, bail};
 pub(crate) struct SandboxLayers {
     /// Drops capabilities, and sets `no_new_privs`.
     capabilities: bool,
+    /// Filters system calls; sets `no_new_privs` too.
+    seccomp: bool,
 }
 
 impl SandboxLayers {
     pub(crate) const OFF: Self = Self {
         capabilities: false,
+        seccomp: false,
     };
-    pub(crate) const ON: Self = Self { capabilities: true };
+    pub(crate) const ON: Self = Self {
+        capabilities: true,
+        seccomp: true,
+    };
 
     /// Enters the layers that threads inherit. Must be called while the process has one thread.
     pub(crate) fn enter_before_threads(self) -> Result<()> {
@@ -36,14 +43,22 @@ impl SandboxLayers {
         Ok(())
     }
 
-    /// Logs the layers that are in force.
-    pub(crate) fn log(self) {
+    /// Enters the layers that concern all threads, and logs what is in force. Must be called after
+    /// the start of the engine, which may mount a BPF file system.
+    pub(crate) fn enter_after_start(self) -> Result<()> {
+        if self.seccomp {
+            system_calls::filter().context(
+                "cannot filter system calls; `--sandbox capabilities` starts the agent without a filter",
+            )?;
+        }
         let view = view();
         tracing::info!(
             capabilities = view.capabilities.join(" "),
             no_new_privs = view.no_new_privs,
+            seccomp = view.seccomp,
             "sandbox {self}: privileges of the agent"
         );
+        Ok(())
     }
 }
 
@@ -60,7 +75,8 @@ impl FromStr for SandboxLayers {
         for word in text.split(',').map(str::trim) {
             match word {
                 "capabilities" => layers.capabilities = true,
-                _ => bail!("{word:?} must be on, off, or a list of: capabilities"),
+                "seccomp" => layers.seccomp = true,
+                _ => bail!("{word:?} must be on, off, or a list of: capabilities, seccomp"),
             }
         }
         Ok(layers)
@@ -72,6 +88,10 @@ impl fmt::Display for SandboxLayers {
         match *self {
             Self::ON => f.write_str("on"),
             Self::OFF => f.write_str("off"),
+            Self {
+                capabilities: true, ..
+            } => f.write_str("capabilities"),
+            Self { .. } => f.write_str("seccomp"),
         }
     }
 }
@@ -95,6 +115,8 @@ fn parse(status: &str) -> api::SandboxView {
     api::SandboxView {
         capabilities: capabilities::names(effective),
         no_new_privs: field("NoNewPrivs") == "1",
+        // 1 is the strict mode, which no service manager sets.
+        seccomp: field("Seccomp") == "2",
     }
 }
 
@@ -104,12 +126,14 @@ mod tests {
 
     #[test]
     fn the_view_names_the_capabilities_of_the_process() {
-        let status = "Name:\tviaductd\nCapPrm:\t0000000000000000\nCapEff:\t0000000000003401\nNoNewPrivs:\t1\n";
+        let status = "Name:\tviaductd\nCapPrm:\t0000000000000000\nCapEff:\t0000000000003401\nNoNewPrivs:\t1\n\
+            Seccomp:\t2\nSeccomp_filters:\t2\n";
         let view = parse(status);
         let names = ["chown", "net_bind_service", "net_admin", "net_raw"];
         assert_eq!(view.capabilities, names);
-        assert!(view.no_new_privs);
-        assert!(!parse("").no_new_privs);
+        assert!(view.no_new_privs && view.seccomp);
+        let without = parse("");
+        assert!(!without.no_new_privs && !without.seccomp);
     }
 
     #[test]
@@ -117,13 +141,25 @@ mod tests {
         for (text, layers) in [
             ("on", SandboxLayers::ON),
             ("off", SandboxLayers::OFF),
-            ("capabilities", SandboxLayers::ON),
+            ("seccomp, capabilities", SandboxLayers::ON),
+            (
+                "capabilities",
+                SandboxLayers {
+                    seccomp: false,
+                    ..SandboxLayers::ON
+                },
+            ),
         ] {
-            assert_eq!(text.parse::<SandboxLayers>().unwrap(), layers, "{text}");
+            let parsed: SandboxLayers = text.parse().unwrap();
+            assert_eq!(parsed, layers, "{text}");
+            assert_eq!(parsed.to_string().parse::<SandboxLayers>().unwrap(), layers);
         }
         for text in ["", "true", "capabilities,", "capability"] {
             let error = text.parse::<SandboxLayers>().unwrap_err().to_string();
-            assert!(error.contains("a list of: capabilities"), "{error}");
+            assert!(
+                error.contains("a list of: capabilities, seccomp"),
+                "{error}"
+            );
         }
     }
 }

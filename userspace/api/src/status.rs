@@ -74,6 +74,9 @@ pub struct SandboxView {
     /// Whether executed programs cannot gain privileges (`no_new_privs`).
     #[serde(default)]
     pub no_new_privs: bool,
+    /// Whether system calls are filtered (seccomp).
+    #[serde(default)]
+    pub seccomp: bool,
 }
 
 /// A request that the engine is executing or has queued.

@@ -4,10 +4,10 @@ use api::SandboxView;
 
 /// Renders the layers in force, and the capabilities that are left.
 pub(crate) fn sandbox(view: &SandboxView) -> String {
-    let layers = if view.no_new_privs {
-        "no_new_privs"
-    } else {
-        "off"
+    let layers = match (view.no_new_privs, view.seccomp) {
+        (true, true) => "no_new_privs, seccomp",
+        (true, false) => "no_new_privs",
+        (false, _) => "off",
     };
     format!("{layers}; capabilities: {}", view.capabilities.join(" "))
 }

@@ -172,6 +172,7 @@ fn healthy() -> Status {
         sandbox: Some(SandboxView {
             capabilities: vec!["net_admin".to_owned(), "sys_admin".to_owned()],
             no_new_privs: true,
+            seccomp: true,
         }),
     }
 }
