@@ -56,7 +56,11 @@ impl Scene {
         node.call("ip link add br7 type bridge")?;
         node.call("ip link set port0 master br7 up")?;
         node.call("ip link set br7 up")?;
-        sandbox.configure_link(world, "eth1", &ON_LINK.map(|text| text.parse().unwrap()))?;
+        sandbox.configure_link(
+            world,
+            "eth1",
+            &ON_LINK.map(|text| text.parse().expect("an address")),
+        )?;
         let agent = Agent::start(node, flags)?;
         let mut neighbour = sandbox.pod("neighbour")?;
         neighbour.add_with(config(["10.77.0.2", "fd00:77::2"]))?;

@@ -199,7 +199,7 @@ fn frames_of_the_world_with_stacked_tags_reach_no_pod() -> Result<()> {
             for tags in RECEIVED {
                 for source in [own, WORLD[family], NODE[family], GATEWAYS[family]] {
                     for (to, port) in [(NODE[family], HOSTPORT), (victim, PORT)] {
-                        let frame = scene.from_world(source, to, port, REFUSED);
+                        let frame = scene.frame_of_world(source, to, port, REFUSED);
                         frames.push(tagged(tags, &frame));
                     }
                 }

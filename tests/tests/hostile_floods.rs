@@ -53,7 +53,7 @@ impl Scene {
         };
         // No attempt waits for a neighbour.
         for family in [0, 1] {
-            let (to_world, to_victim) = scene.exchanges(family);
+            let (to_world, to_victim) = Scene::exchanges(family);
             udp_source(&scene.victim.machine, 0, to_world)?;
             udp_source(&scene.sandbox.world, 0, to_victim)?;
         }
@@ -61,7 +61,7 @@ impl Scene {
     }
 
     /// Returns a server in the world, and the victim's published port.
-    fn exchanges(&self, family: usize) -> (SocketAddr, SocketAddr) {
+    fn exchanges(family: usize) -> (SocketAddr, SocketAddr) {
         (
             SocketAddr::new(WORLD[family], PORT),
             SocketAddr::new(NODE[family], HOSTPORT),
@@ -69,7 +69,7 @@ impl Scene {
     }
 
     /// Returns the MAC addresses of frames from the attacker to its gateway, and a sender.
-    fn from_pod(&self) -> Result<([Mac; 2], FrameSender)> {
+    fn sender_in_pod(&self) -> Result<([Mac; 2], FrameSender)> {
         let own = mac(&self.attacker.machine, "eth0")?;
         let gateway = mac(&self.sandbox.node, "cbr0")?;
         let sender = FrameSender::new(&self.attacker.machine, "eth0", GATEWAYS[0])?;
@@ -77,7 +77,7 @@ impl Scene {
     }
 
     /// Returns the MAC addresses of frames from the world to the node, and a sender.
-    fn from_world(&self) -> Result<([Mac; 2], FrameSender)> {
+    fn sender_in_world(&self) -> Result<([Mac; 2], FrameSender)> {
         let own = mac(&self.sandbox.world, "eth0")?;
         let node = mac(&self.sandbox.node, e2e::UPLINK)?;
         let sender = FrameSender::new(&self.sandbox.world, "eth0", NODE[0])?;
@@ -89,7 +89,7 @@ impl Scene {
     fn survives(&self, flood: FrameFlood, title: &str) -> Result<()> {
         flood.await_sent(BEFORE)?;
         for family in [0, 1] {
-            let (to_world, to_victim) = self.exchanges(family);
+            let (to_world, to_victim) = Scene::exchanges(family);
             let (victim, world) = (&self.victim.machine, &self.sandbox.world);
             for (from, to) in [(victim, to_world), (world, to_victim)] {
                 let count = answered(from, to)?;
@@ -203,7 +203,7 @@ fn sibling(like: IpAddr, number: u64) -> IpAddr {
 #[test]
 fn floods_of_neighbour_discovery_cost_other_pods_no_datagram() -> Result<()> {
     on_both_paths(|scene| {
-        let ([own, _], sender) = scene.from_pod()?;
+        let ([own, _], sender) = scene.sender_in_pod()?;
         let v4 = scene.attacker.address(WORLD[0])?;
         let v6 = scene.attacker.address(WORLD[1])?;
         let flood = FrameFlood::start(sender, move |number| {
@@ -261,7 +261,7 @@ fn first_fragment(macs: [Mac; 2], source: IpAddr, to: IpAddr, port: u16, number:
 fn floods_of_fragments_from_a_pod_cost_other_pods_no_datagram() -> Result<()> {
     on_both_paths(|scene| {
         for family in [0, 1] {
-            let (macs, sender) = scene.from_pod()?;
+            let (macs, sender) = scene.sender_in_pod()?;
             let (own, to) = (scene.attacker.address(WORLD[family])?, WORLD[family]);
             let flood = FrameFlood::start(sender, move |number| {
                 first_fragment(macs, own, to, PORT, number)
@@ -276,7 +276,7 @@ fn floods_of_fragments_from_a_pod_cost_other_pods_no_datagram() -> Result<()> {
 fn floods_of_fragments_from_the_world_cost_pods_no_datagram() -> Result<()> {
     on_both_paths(|scene| {
         for family in [0, 1] {
-            let (macs, sender) = scene.from_world()?;
+            let (macs, sender) = scene.sender_in_world()?;
             let others: IpAddr = ["198.51.100.1", "2001:db8:77::1"][family].parse()?;
             let flood = FrameFlood::start(sender, move |number| {
                 let source = sibling(others, number);
@@ -306,7 +306,7 @@ fn port(number: u64) -> u16 {
 fn floods_of_ports_from_a_pod_cost_other_pods_no_datagram() -> Result<()> {
     on_both_paths(|scene| {
         for family in [0, 1] {
-            let (macs, sender) = scene.from_pod()?;
+            let (macs, sender) = scene.sender_in_pod()?;
             let (own, to) = (scene.attacker.address(WORLD[family])?, WORLD[family]);
             let flood = FrameFlood::start(sender, move |number| {
                 // All source ports to one server, then all ports of it.
@@ -327,7 +327,7 @@ fn floods_of_ports_from_a_pod_cost_other_pods_no_datagram() -> Result<()> {
 fn floods_of_ports_from_the_world_cost_pods_no_datagram() -> Result<()> {
     on_both_paths(|scene| {
         for family in [0, 1] {
-            let (macs, sender) = scene.from_world()?;
+            let (macs, sender) = scene.sender_in_world()?;
             let other: IpAddr = ["198.51.100.9", "2001:db8:77::9"][family].parse()?;
             let flood = FrameFlood::start(sender, move |number| {
                 // A scan of the node, the published port included.

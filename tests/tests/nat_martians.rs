@@ -87,14 +87,14 @@ impl Scene {
     }
 
     /// Returns a frame of the world to the node.
-    fn from_world(&self, from: IpAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    fn frame_of_world(&self, from: IpAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
         let body = Body::Udp(41_000, to.port(), payload.to_vec());
         let frame = Frame::new(abi(from), abi(to.ip()), body);
         frame.from_to(self.world_mac, self.node_mac).bytes()
     }
 
     /// Returns a frame of the pod to its gateway.
-    fn from_pod(&self, from: IpAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    fn frame_of_pod(&self, from: IpAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
         let body = Body::Udp(41_000, to.port(), payload.to_vec());
         let frame = Frame::new(abi(from), abi(to.ip()), body);
         frame.from_to(self.pod_mac, self.bridge_mac).bytes()
@@ -115,7 +115,8 @@ impl Scene {
         send_all(&self.world, frames)?;
         let hostport = SocketAddr::new(if like.is_ipv4() { NODE[0] } else { NODE[1] }, HOSTPORT);
         let world = if like.is_ipv4() { WORLD[0] } else { WORLD[1] };
-        self.world.send(&self.from_world(world, hostport, MARKER))?;
+        self.world
+            .send(&self.frame_of_world(world, hostport, MARKER))?;
         none_arrived(&capture)
     }
 
@@ -124,7 +125,7 @@ impl Scene {
         let capture = Capture::start(&self.sandbox.world)?;
         send_all(&self.inside, frames)?;
         let (own, world) = (self.pod.address(WORLD[0])?, SocketAddr::new(WORLD[0], 9));
-        self.inside.send(&self.from_pod(own, world, MARKER))?;
+        self.inside.send(&self.frame_of_pod(own, world, MARKER))?;
         none_arrived(&capture)
     }
 
@@ -186,7 +187,7 @@ fn sources_that_no_router_forwards_reach_no_pod() -> Result<()> {
             let mut frames = Vec::new();
             for source in sources[family] {
                 for entry in scene.entries(family)? {
-                    frames.push(scene.from_world(parse(source), entry, REFUSED));
+                    frames.push(scene.frame_of_world(parse(source), entry, REFUSED));
                 }
             }
             scene
@@ -218,7 +219,7 @@ fn destinations_that_no_router_forwards_are_not_reached_by_pods() -> Result<()> 
             let own = scene.pod.address(WORLD[family])?;
             let frames: Vec<_> = destinations
                 .iter()
-                .map(|to| scene.from_pod(own, SocketAddr::new(parse(to), 9), REFUSED))
+                .map(|to| scene.frame_of_pod(own, SocketAddr::new(parse(to), 9), REFUSED))
                 .collect();
             scene
                 .must_not_leave(&frames)
@@ -245,7 +246,7 @@ fn no_packet_from_outside_reaches_or_leaves_the_loopback() -> Result<()> {
         };
         let private = node.run(|| open(loopback))?;
         let public = node.run(|| open(SocketAddr::new(NODE[0], 5454)))?;
-        let dial = |from, to, payload| scene.world.send(&scene.from_world(from, to, payload));
+        let dial = |from, to, payload| scene.world.send(&scene.frame_of_world(from, to, payload));
         dial(WORLD[0], loopback, REFUSED)?;
         dial(loopback.ip(), public.local_addr()?, REFUSED)?;
         dial(WORLD[0], public.local_addr()?, MARKER)?;
@@ -274,14 +275,14 @@ fn packets_with_a_wrong_header_checksum_are_not_forwarded() -> Result<()> {
         let own = scene.pod.address(WORLD[0])?;
         let (world, far) = (WORLD[0], SocketAddr::new(WORLD[0], 9));
         for entry in scene.entries(0)? {
-            let valid = scene.from_world(world, entry, b"valid");
-            let frames = [wrong(scene.from_world(world, entry, REFUSED))];
+            let valid = scene.frame_of_world(world, entry, b"valid");
+            let frames = [wrong(scene.frame_of_world(world, entry, REFUSED))];
             scene.must_not_enter(&frames, world)?;
             // Beside packets of an established flow with the same addresses and ports.
             scene.must_not_enter(&[valid, frames[0].clone()], world)?;
         }
-        let valid = scene.from_pod(own, far, b"valid");
-        let frames = [wrong(scene.from_pod(own, far, REFUSED))];
+        let valid = scene.frame_of_pod(own, far, b"valid");
+        let frames = [wrong(scene.frame_of_pod(own, far, REFUSED))];
         scene.must_not_leave(&frames)?;
         scene.must_not_leave(&[valid, frames[0].clone()])?;
         ensure!(scene.drops("malformed")? > 0, "{mode}");
@@ -300,7 +301,7 @@ fn frames_for_other_machines_on_a_promiscuous_uplink_reach_no_pod() -> Result<()
         for family in [0, 1] {
             let mut frames = Vec::new();
             for entry in scene.entries(family)? {
-                let mut frame = scene.from_world(WORLD[family], entry, REFUSED);
+                let mut frame = scene.frame_of_world(WORLD[family], entry, REFUSED);
                 frame[..6].copy_from_slice(&[2, 0xee, 0, 0, 0, 1]);
                 frames.push(frame.clone());
                 // To every machine: a router forwards no such packet.
@@ -447,7 +448,7 @@ fn an_address_that_the_node_gets_later_is_the_nodes_and_is_reported() -> Result<
             udp_source(world, 0, server).context("an answer of the node to a new client")?;
             node.call(&format!("ip address delete {own}/{bits} dev {UPLINK}"))?;
             let hostport = SocketAddr::new(NODE[family], HOSTPORT);
-            let marker = scene.from_world(WORLD[family], hostport, MARKER);
+            let marker = scene.frame_of_world(WORLD[family], hostport, MARKER);
             let seen = until("a marker reaches the pod", || {
                 scene.world.send(&marker)?;
                 Ok(capture

@@ -13,14 +13,14 @@ mod place;
 mod shape;
 mod world;
 
-use abi::{Address, ClockEntry, Datagram, Direction, DropReason, Swept, Tuple};
+use abi::{Address, Direction, Swept, Tuple};
 
 use crate::eviction::ClockHand;
 use crate::flow::FlowState;
 use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::hook_stages::HookStages;
 use crate::hooks;
-use crate::node::{Node as _, Socket};
+use crate::node::Node as _;
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::stages;
 use crate::sweep::{Sweep, remove_dead};

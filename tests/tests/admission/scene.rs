@@ -107,7 +107,13 @@ impl Scene {
     }
 
     /// Returns a frame of the world to a port of the node or of a pod.
-    pub(crate) fn from_world(&self, from: IpAddr, to: IpAddr, port: u16, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn frame_of_world(
+        &self,
+        from: IpAddr,
+        to: IpAddr,
+        port: u16,
+        data: &[u8],
+    ) -> Vec<u8> {
         let body = Body::Udp(41_000, port, data.to_vec());
         let frame = Frame::new(abi(from), abi(to), body);
         frame.from_to(self.world_mac, self.node_mac).bytes()
@@ -165,7 +171,7 @@ impl Scene {
     pub(crate) fn must_not_enter(&self, frames: &[Vec<u8>]) -> Result<()> {
         let capture = FrameCapture::start(&self.victim.machine)?;
         send_all(&self.outside, frames)?;
-        let marker = self.from_world(e2e::WORLD[0], NODE[0], HOSTPORT, MARKER);
+        let marker = self.frame_of_world(e2e::WORLD[0], NODE[0], HOSTPORT, MARKER);
         self.outside.send(&marker)?;
         none_arrived(&capture)
     }

@@ -17,14 +17,12 @@ use serde::Deserialize;
 
 use crate::cni_files::Directories;
 use crate::{limit_keys, pod_cidrs, telemetry};
-use values::{
-    Access, annotation, egress, flags_or_file, flow_entries, hairpin, items, log_level, mtu,
-    non_masquerade, optional_path, parse, path, prefixes, ranges,
-};
+use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
 
 pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 
 mod file;
+mod merge;
 mod values;
 
 /// Name of the default network in records and in the API.
@@ -244,7 +242,7 @@ pub(crate) struct Config {
     /// Destinations that see the pods' own source addresses.
     pub(crate) non_masquerade: BTreeSet<Cidr>,
     /// Which packets enter and leave the default network.
-    pub(crate) access: NetworkAccess,
+    pub(crate) network_access: NetworkAccess,
     /// Bridges and subnets that networks of CNI configurations may use.
     pub(crate) declared: DeclaredNetworks,
     /// Empty for the uplinks that the routing table uses.
@@ -302,7 +300,7 @@ impl Config {
             options: model::BridgeOptions {
                 limits: self.limits,
                 port: model::PortOptions {
-                    access: self.access,
+                    access: self.network_access,
                     ..model::PortOptions::default()
                 },
                 ..model::BridgeOptions::default()
@@ -326,7 +324,10 @@ impl Config {
             ("pod-cidr-file", self.pod_cidr_file != wanted.pod_cidr_file),
             ("mtu", self.mtu != wanted.mtu),
             ("kubenet", self.kubenet != wanted.kubenet),
-            ("direct-access, internal", self.access != wanted.access),
+            (
+                "direct-access, internal",
+                self.network_access != wanted.network_access,
+            ),
             ("flow-table-size", self.flow_entries != wanted.flow_entries),
             ("shaper", self.shaper != wanted.shaper),
             ("*-default, *-ceiling", self.limits != wanted.limits),
@@ -357,7 +358,7 @@ impl Config {
         self.pod_cidr_file = kept.pod_cidr_file;
         self.mtu = kept.mtu;
         self.kubenet = kept.kubenet;
-        self.access = kept.access;
+        self.network_access = kept.network_access;
         self.shaper = kept.shaper;
         self.limits = kept.limits;
         self.flow_entries = kept.flow_entries;
@@ -387,7 +388,7 @@ impl Config {
             kubenet,
             hairpin: hairpin(keys.hairpin_mode.as_deref(), kubenet)?,
             non_masquerade: non_masquerade(keys.non_masquerade_cidr, kubenet)?,
-            access: values::access(keys.internal, keys.direct_access)?,
+            network_access: values::access(keys.internal, keys.direct_access)?,
             declared: values::declared(keys.declared_bridge, keys.declared_subnet)?,
             uplinks: items(&keys.uplink)
                 .map(|name| parse("uplink", name))
@@ -442,45 +443,43 @@ impl Options {
     }
 }
 
-impl Keys {
-    fn merge_over(self, file: Self) -> Self {
-        Self {
-            socket: self.socket.or(file.socket),
-            read_only_socket: self.read_only_socket.or(file.read_only_socket),
-            socket_group: self.socket_group.or(file.socket_group),
-            sandbox: self.sandbox.or(file.sandbox),
-            state_dir: self.state_dir.or(file.state_dir),
-            bpffs: self.bpffs.or(file.bpffs),
-            cgroup: self.cgroup.or(file.cgroup),
-            bridge: self.bridge.or(file.bridge),
-            pod_cidr: flags_or_file(self.pod_cidr, file.pod_cidr),
-            pod_cidr_file: self.pod_cidr_file.or(file.pod_cidr_file),
-            mtu: self.mtu.or(file.mtu),
-            kubenet: self.kubenet.or(file.kubenet),
-            hairpin_mode: self.hairpin_mode.or(file.hairpin_mode),
-            non_masquerade_cidr: self.non_masquerade_cidr.or(file.non_masquerade_cidr),
-            direct_access: self.direct_access.or(file.direct_access),
-            internal: self.internal.or(file.internal),
-            declared_bridge: self.declared_bridge.or(file.declared_bridge),
-            declared_subnet: self.declared_subnet.or(file.declared_subnet),
-            uplink: flags_or_file(self.uplink, file.uplink),
-            hostport_annotation: self.hostport_annotation.or(file.hostport_annotation),
-            egress_address: flags_or_file(self.egress_address, file.egress_address),
-            flow_table_size: self.flow_table_size.or(file.flow_table_size),
-            bypass_netfilter: self.bypass_netfilter.or(file.bypass_netfilter),
-            forwarding: self.forwarding.or(file.forwarding),
-            xdp_guard: self.xdp_guard.or(file.xdp_guard),
-            shaper: self.shaper.or(file.shaper),
-            ingress_default: self.ingress_default.or(file.ingress_default),
-            egress_default: self.egress_default.or(file.egress_default),
-            ingress_ceiling: self.ingress_ceiling.or(file.ingress_ceiling),
-            egress_ceiling: self.egress_ceiling.or(file.egress_ceiling),
-            datapath_object: self.datapath_object.or(file.datapath_object),
-            cni_conf_dir: self.cni_conf_dir.or(file.cni_conf_dir),
-            cni_bin_dir: self.cni_bin_dir.or(file.cni_bin_dir),
-            log_level: self.log_level.or(file.log_level),
-        }
+fn path(key: &str, given: Option<PathBuf>, default: &str) -> Result<PathBuf> {
+    let path = given.unwrap_or_else(|| default.into());
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        bail!("{key}: {} is not an absolute path", path.display())
     }
+}
+
+fn optional_path(key: &str, given: Option<PathBuf>) -> Result<Option<PathBuf>> {
+    given.map(|given| path(key, Some(given), "")).transpose()
+}
+
+fn parse<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
+    text.parse().map_err(|error| anyhow!("{key}: {error}"))
+}
+
+fn items(lists: &[String]) -> impl Iterator<Item = &str> {
+    pod_cidrs::items(lists.iter().map(String::as_str))
+}
+
+/// Parses prefixes; their host bits are ignored.
+fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
+    let prefixes = pod_cidrs::prefixes(lists.iter().map(String::as_str));
+    prefixes.map_err(|error| anyhow!("{key}: {error:#}"))
+}
+
+fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
+    let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
+    ranges.map_err(|error| anyhow!("pod-cidr: {error:#}"))
+}
+
+/// Validates a log level, with its key in the error.
+fn log_level(text: Option<String>) -> Result<String> {
+    let text = text.unwrap_or_else(|| "info".to_owned());
+    telemetry::parse_filter(&text).map_err(|error| anyhow!("log-level: {error}"))?;
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -107,18 +107,19 @@ fn arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
 /// Returns an unsolicited advertisement that overrides what neighbours have (RFC 4861, 4.4).
 fn advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
     const OVERRIDE: u8 = 0x20;
+    /// Bytes of header, address and option.
+    const LENGTH: u8 = 32;
     const TARGET_LINK_LAYER_ADDRESS: [u8; 2] = [2, 1];
     let own = address.octets();
     let mut message = vec![136, 0, 0, 0, OVERRIDE, 0, 0, 0];
     message.extend(own);
     message.extend(TARGET_LINK_LAYER_ADDRESS);
     message.extend(mac.0);
-    let length = message.len() as u8;
     let to = ALL_NODES.octets();
-    let pseudo = [&own[..], &to, &[0, 0, 0, length, 0, 0, 0, ICMPV6], &message].concat();
+    let pseudo = [&own[..], &to, &[0, 0, 0, LENGTH, 0, 0, 0, ICMPV6], &message].concat();
     let checksum = checksum(&pseudo);
     message[2..4].copy_from_slice(&checksum);
-    let header = [0x60, 0, 0, 0, 0, length, ICMPV6, 255];
+    let header = [0x60, 0, 0, 0, 0, LENGTH, ICMPV6, 255];
     [&header[..], &own, &to, &message].concat()
 }
 
@@ -130,7 +131,8 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
         .sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     let folded = (folded & 0xffff) + (folded >> 16);
-    (!(folded as u16)).to_be_bytes()
+    let [_, _, checksum @ ..] = (!folded).to_be_bytes();
+    checksum
 }
 
 #[cfg(test)]

@@ -121,9 +121,9 @@ fn policy(body: &[u8]) -> Option<IpsecPolicy> {
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    messages(bytes)
-        .into_iter()
-        .for_each(|(_, body)| drop(policy(body)));
+    for (_, body) in messages(bytes) {
+        let _ = policy(body);
+    }
 }
 
 /// Decodes the address at `at` and its prefix length. Policies for both families have family 0, and

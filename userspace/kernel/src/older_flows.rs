@@ -81,6 +81,18 @@ enum Table {
     Current(Hash<Wire<Tuple>, Wire<Flow>>),
 }
 
+impl Table {
+    /// Opens a pinned table; `None` where its layout is unknown.
+    fn open(pin: &Path) -> io::Result<Option<Self>> {
+        let version1 = HashMap::try_from(Map::HashMap(opened(pin)?));
+        if let Ok(table) = version1 {
+            return Ok(Some(Self::Version1(table)));
+        }
+        let current = HashMap::try_from(Map::HashMap(opened(pin)?));
+        Ok(current.ok().map(Self::Current))
+    }
+}
+
 impl OlderFlows {
     /// Opens the flow table in the pin directory of a version; `None` where none is pinned, or one
     /// whose layout is not known.
@@ -90,11 +102,7 @@ impl OlderFlows {
             return Ok(None);
         }
         let capacity = opened(&pin)?.info().map_err(|error| io_error(&error))?;
-        let table = if let Ok(table) = HashMap::try_from(Map::HashMap(opened(&pin)?)) {
-            Table::Version1(table)
-        } else if let Ok(table) = HashMap::try_from(Map::HashMap(opened(&pin)?)) {
-            Table::Current(table)
-        } else {
+        let Some(table) = Table::open(&pin)? else {
             tracing::warn!(pin = %pin.display(), "flows of an unknown layout end");
             return Ok(None);
         };

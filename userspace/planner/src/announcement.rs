@@ -153,7 +153,7 @@ mod tests {
         let mut last = LastMacs::new(true);
         let mut owner = attachment(&intent("c1"));
         owner.addresses.truncate(1);
-        for number in 0..u32::try_from(CAPACITY).unwrap() + 1 {
+        for number in 0..=u32::try_from(CAPACITY).unwrap() {
             owner.addresses[0].address.address = IpAddr::from((0x0a00_0000 + number).to_be_bytes());
             last.record(&owner);
         }

@@ -159,7 +159,9 @@ fn shuffled(pieces: Vec<(usize, Vec<u8>)>, copies: &[u8], order: &[u32]) -> Vec<
         .flat_map(|(piece, copies)| vec![piece; usize::from(*copies)])
         .zip(order.iter().cycle())
         .enumerate()
-        .map(|(index, (piece, order))| (order.rotate_left(index as u32 % 32), piece))
+        .map(|(index, (piece, order))| {
+            (order.rotate_left(u32::try_from(index).unwrap() % 32), piece)
+        })
         .collect();
     all.sort_by_key(|(order, _)| *order);
     all.into_iter().map(|(_, piece)| piece).collect()
@@ -474,8 +476,10 @@ fn fragments_that_the_node_only_forwards_have_no_state() {
 
 #[test]
 fn shares_of_pods_and_others_are_disjoint() {
-    assert!(Share::OUTSIDE >= abi::maps::PODS_CAPACITY);
-    assert!(Share::OUTSIDE_HELD <= Share::OUTSIDE_DATAGRAMS);
+    const {
+        assert!(Share::OUTSIDE >= abi::maps::PODS_CAPACITY);
+        assert!(Share::OUTSIDE_HELD <= Share::OUTSIDE_DATAGRAMS);
+    }
     let others = Share::OUTSIDE_DATAGRAMS + Share::NODE_DATAGRAMS + Share::TRANSLATED_DATAGRAMS;
     let shares = abi::maps::PODS_CAPACITY + others;
     assert!(shares <= abi::maps::DATAGRAMS_CAPACITY);

@@ -56,8 +56,9 @@ fn send(world: World, source: Address, destination: Address, body: Body) -> Verd
 
 #[track_caller]
 fn assert_sent(source: Address, destination: Address, body: Body, expected: Verdict) {
-    let verdict = send(example::world(), source, destination, body.clone());
-    assert_eq!(verdict, expected, "{source:?} to {destination:?}: {body:?}");
+    let sent = format!("{source:?} to {destination:?}: {body:?}");
+    let verdict = send(example::world(), source, destination, body);
+    assert_eq!(verdict, expected, "{sent}");
 }
 
 #[track_caller]

@@ -9,7 +9,7 @@ use abi::{
     Pod, PrefixKey, Settings, Shaped, ShapedSubnetKey, Tuple, Uplink,
 };
 
-use super::{Memory, Ring, SharedBucket};
+use super::{Memory, Ring, SharedBucket, frame};
 use crate::node::Socket;
 
 /// The tables of a node, its kernel state as far as the datapath reads it, and the current packet.

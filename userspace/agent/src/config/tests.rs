@@ -149,7 +149,7 @@ fn the_default_network_is_internal_or_without_direct_access_by_keys_of_their_own
     let error = access(&["--internal", "--direct-access"]).unwrap_err();
     assert!(error.to_string().contains("both true"), "{error}");
     let file = from_file("direct-access = false").unwrap();
-    assert_eq!(file.access, Published);
+    assert_eq!(file.network_access, Published);
     let restart = from_flags(&[]).unwrap().needs_restart(&file);
     assert_eq!(restart, ["direct-access, internal"]);
 }

@@ -1,17 +1,15 @@
 //! Parsers and limits of single values of the configuration.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use anyhow::{Result, anyhow, bail};
-use model::{Cidr, HairpinMode, NetworkAccess, RangeSet};
+use anyhow::{Result, bail};
+use model::{Cidr, HairpinMode, NetworkAccess};
 use planner::DeclaredNetworks;
 
+use super::{items, parse, prefixes};
 use crate::sandbox::SandboxLayers;
-use crate::{pod_cidrs, telemetry};
 
 /// Default of `--non-masquerade-cidr` with `--kubenet`, as of kubelet's flag of the same name.
 const KUBENET_NON_MASQUERADE: &str = "10.0.0.0/8";
@@ -156,47 +154,4 @@ impl Access {
             read_only: path.map(|path| ReadOnlyAddress { path, group }),
         })
     }
-}
-
-pub(super) fn flags_or_file(flags: Vec<String>, file: Vec<String>) -> Vec<String> {
-    if flags.is_empty() { file } else { flags }
-}
-
-pub(super) fn path(key: &str, given: Option<PathBuf>, default: &str) -> Result<PathBuf> {
-    let path = given.unwrap_or_else(|| default.into());
-    if path.is_absolute() {
-        Ok(path)
-    } else {
-        bail!("{key}: {} is not an absolute path", path.display())
-    }
-}
-
-pub(super) fn optional_path(key: &str, given: Option<PathBuf>) -> Result<Option<PathBuf>> {
-    given.map(|given| path(key, Some(given), "")).transpose()
-}
-
-pub(super) fn parse<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|error| anyhow!("{key}: {error}"))
-}
-
-pub(super) fn items(lists: &[String]) -> impl Iterator<Item = &str> {
-    pod_cidrs::items(lists.iter().map(String::as_str))
-}
-
-/// Parses prefixes; their host bits are ignored.
-pub(super) fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
-    let prefixes = pod_cidrs::prefixes(lists.iter().map(String::as_str));
-    prefixes.map_err(|error| anyhow!("{key}: {error:#}"))
-}
-
-pub(super) fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
-    let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
-    ranges.map_err(|error| anyhow!("pod-cidr: {error:#}"))
-}
-
-/// Validates a log level, with its key in the error.
-pub(super) fn log_level(text: Option<String>) -> Result<String> {
-    let text = text.unwrap_or_else(|| "info".to_owned());
-    telemetry::parse_filter(&text).map_err(|error| anyhow!("log-level: {error}"))?;
-    Ok(text)
 }

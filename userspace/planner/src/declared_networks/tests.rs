@@ -3,12 +3,12 @@
 use super::*;
 use crate::testing;
 
-fn patterns(list: &[&str]) -> Option<BTreeSet<NamePattern>> {
-    Some(list.iter().map(|text| text.parse().unwrap()).collect())
+fn patterns(list: &[&str]) -> BTreeSet<NamePattern> {
+    list.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn prefixes(list: &[&str]) -> Option<BTreeSet<Cidr>> {
-    Some(list.iter().map(|text| text.parse().unwrap()).collect())
+fn prefixes(list: &[&str]) -> BTreeSet<Cidr> {
+    list.iter().map(|text| text.parse().unwrap()).collect()
 }
 
 #[test]
@@ -45,10 +45,16 @@ fn a_declared_network_may_use_listed_bridges_and_subnets_only() {
     let bridge = network.bridge.as_str();
     let own = &[bridge][..];
     assert_eq!(check(None, None), Ok(()));
-    assert_eq!(check(patterns(own), None), Ok(()));
-    assert_eq!(check(None, prefixes(&["10.0.0.0/8", "fd00::/8"])), Ok(()));
-    assert_eq!(check(patterns(own), prefixes(&["10.7.0.0/24"])), Ok(()));
-    let error = check(patterns(&["x*", "y0"]), None)
+    assert_eq!(check(Some(patterns(own)), None), Ok(()));
+    assert_eq!(
+        check(None, Some(prefixes(&["10.0.0.0/8", "fd00::/8"]))),
+        Ok(())
+    );
+    assert_eq!(
+        check(Some(patterns(own)), Some(prefixes(&["10.7.0.0/24"]))),
+        Ok(())
+    );
+    let error = check(Some(patterns(&["x*", "y0"])), None)
         .unwrap_err()
         .to_string();
     assert_eq!(
@@ -62,7 +68,9 @@ fn a_declared_network_may_use_listed_bridges_and_subnets_only() {
         (&["::/0"], "::/0"),
         (&[], "none"),
     ] {
-        let error = check(None, prefixes(allowed)).unwrap_err().to_string();
+        let error = check(None, Some(prefixes(allowed)))
+            .unwrap_err()
+            .to_string();
         assert_eq!(
             error,
             format!(
