@@ -185,9 +185,12 @@ impl Mac {
     /// Returns the link-local address that derives from this address (RFC 4291, appendix A;
     /// `ipv6_generate_eui64` in `net/ipv6/addrconf.c`).
     pub fn link_local(self) -> InterfaceAddress {
-        let Self([a, b, c, d, e, f]) = self;
-        let interface = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
-        let bits = 0xfe80_u128 << 112 | u128::from(interface);
+        let (vendor, device) = self.0.split_at(3);
+        let mut interface = [0, 0, 0, 0xff, 0xfe, 0, 0, 0];
+        interface[..3].copy_from_slice(vendor);
+        interface[5..].copy_from_slice(device);
+        interface[0] ^= 2;
+        let bits = 0xfe80_u128 << 112 | u128::from(u64::from_be_bytes(interface));
         InterfaceAddress {
             address: Ipv6Addr::from_bits(bits).into(),
             prefix_len: 64,
