@@ -153,17 +153,17 @@ fn replies_and_icmp_errors_without_a_flow_are_dropped_and_counted() -> Result<()
     let mut dropped = 0;
     for world in WORLD {
         let own = scene.pod.address(world)?;
-        let (unreachable, redirect) = if world.is_ipv4() {
-            ((3, 3), (5, 1))
+        let (unreachable, other) = if world.is_ipv4() {
+            // A redirect or advertisement of a pod would be dropped at its veth, as a router's.
+            ((3, 3), (10, 0))
         } else {
-            // A redirect from a pod is a forgery, because a pod is not a router.
             ((1, 4), (139, 0))
         };
         let quoted = frame(world, own, Body::Udp(7_777, 8_888, b"asked".to_vec())).packet();
         let bodies = [
             Body::echo_reply(&abi(world), 4_343),
             Body::Icmp(unreachable.0, unreachable.1, [0; 4], quoted.clone()),
-            Body::Icmp(redirect.0, redirect.1, [192, 0, 2, 9], quoted),
+            Body::Icmp(other.0, other.1, [192, 0, 2, 9], quoted),
         ];
         let packets = bodies.map(|body| frame(own, world, body).packet());
         assert_eq!(scene.send(world, &packets)?, BTreeSet::new(), "{world}");

@@ -81,7 +81,7 @@ fn forged_addresses(scene: &Scene) -> Result<Vec<Forged>> {
             (other, icmp(143)),
             (other, icmp(132)),
             (other, icmp(133)),
-            (other, Body::echo_request(&own, 7)),
+            (other, Body::Icmp(128, 0, [0, 7, 0, 7], REFUSED.to_vec())),
             (other, datagram(5353, 5353)),
         ] {
             for to_mac in [ALL_NODES, scene.victim_mac] {

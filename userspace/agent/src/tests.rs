@@ -26,6 +26,7 @@ use tempfile::TempDir;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
+use crate::foreign_files::FileAccess;
 use crate::replay::SpoolReplay;
 use crate::requests::App;
 use crate::start::Features;
@@ -132,6 +133,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
         declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
+        file_access: FileAccess::default(),
         started: Instant::now(),
         flows,
         rules: RuleReader::new(&config.bpffs),
@@ -397,7 +399,12 @@ fn the_vlan_interface_is_the_fourth_of_the_result() {
     assert_eq!(result["routes"][0], route);
     let links = agent.fake.snapshot().links;
     let [bridge, end] = ["br1", "br1.7"].map(|name| &links[&name.parse().unwrap()]);
-    assert!(bridge.switching.filters_vlans && bridge.addresses.is_empty());
+    assert!(bridge.switching.filters_vlans);
+    let own: Vec<String> = bridge.addresses.iter().map(ToString::to_string).collect();
+    assert!(
+        own.iter().all(|address| address.starts_with("fe80::")),
+        "{own:?}"
+    );
     assert_eq!(end.addresses[0].to_string(), "10.9.0.1/24");
 }
 
@@ -490,7 +497,7 @@ fn non_masquerade_cidrs_can_change_while_the_agent_runs() {
         entries.get(&key).map(ToString::to_string)
     };
     assert_eq!(of("192.0.2.0/24").as_deref(), Some("not masqueraded"));
-    assert_eq!(of("fd00:1::/64").as_deref(), Some("pods, not masqueraded"));
+    assert_eq!(of("fd00:1::/64").as_deref(), Some("pods, not masqueraded, complete"));
     assert_eq!(of("10.0.0.0/8"), None);
     let refused = put(&["192.0.2.0/24", "nonsense"]);
     assert!(refused.error().message.contains("nonsense"));

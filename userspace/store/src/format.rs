@@ -92,7 +92,7 @@ struct StoredAttachment {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     standby: Vec<StoredStandby>,
     /// Absent in records of versions without limits.
-    #[serde(default, skip_serializing_if = "StoredBandwidth::is_unlimited")]
+    #[serde(default, skip_serializing_if = "StoredBandwidth::is_default")]
     bandwidth: StoredBandwidth,
     masquerade: bool,
     hairpin: bool,
@@ -116,8 +116,9 @@ struct StoredBandwidth {
 }
 
 impl StoredBandwidth {
-    fn is_unlimited(&self) -> bool {
-        self.ingress.is_none() && self.egress.is_none()
+    /// The subnets count without a limit as well: a limit may be set later, while the pod runs.
+    fn is_default(&self) -> bool {
+        self.ingress.is_none() && self.egress.is_none() && StoredPeers::is_all(&self.peers)
     }
 }
 

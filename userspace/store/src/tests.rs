@@ -286,6 +286,17 @@ fn standby_ports_of_a_record_survive_the_stored_form() {
     assert_eq!(format::read_record(&stored).unwrap(), standing);
 }
 
+/// A limit that is set again, while the pod runs, applies to the same subnets as before.
+#[test]
+fn shaped_subnets_of_a_record_without_a_limit_survive_the_stored_form() {
+    let mut unlimited = record(5, State::Attached);
+    let bandwidth = &mut unlimited.attachment.bandwidth;
+    (bandwidth.ingress, bandwidth.egress) = (None, None);
+    assert_ne!(bandwidth.shaped_subnets, ShapedSubnets::All);
+    let stored = format::write_record(&unlimited);
+    assert_eq!(format::read_record(&stored).unwrap(), unlimited);
+}
+
 /// Records of format 1 must stay readable in both formats.
 #[test]
 fn the_stored_json_of_a_record_does_not_change_by_accident() {

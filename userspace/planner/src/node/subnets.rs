@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{Cidr, IfName, Network, NetworkName};
+use model::{Cidr, IfName, Network, NetworkName, Record, State};
 
 use crate::{Link, Observed, Records};
 
@@ -62,11 +62,13 @@ fn has_open_port(bridge: &IfName, observed: &Observed, records: &Records) -> boo
     let Some(index) = observed.links.get(bridge).map(|link| link.index) else {
         return false;
     };
+    // A linked pod is trusted until it has its addresses, and no packet is routed to it before.
+    let is_checked =
+        |record: &Record| !record.attachment.port.trusted || record.state == State::Linked;
     let checked: BTreeSet<IfName> = records
         .values()
-        .map(|record| &record.attachment)
-        .filter(|one| one.adopted.is_none() && !one.port.trusted)
-        .map(|one| one.host_link().name().clone())
+        .filter(|record| record.attachment.adopted.is_none() && is_checked(record))
+        .map(|record| record.attachment.host_link().name().clone())
         .collect();
     let is_open =
         |(name, link): (&IfName, &Link)| link.controller == Some(index) && !checked.contains(name);
