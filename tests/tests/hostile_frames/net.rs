@@ -64,7 +64,7 @@ impl Party {
         }
     }
 
-    fn has(&self, address: IpAddr) -> bool {
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) || address == self.link_local
     }
 

@@ -14,8 +14,8 @@ const SCRIPT: &str = "
     ip neigh show | sed 's/^/neighbour /'
     ip -4 route show table main | sed 's/^/route /'
     ip -6 route show table main | sed 's/ expires [0-9]*sec//; s/^/route /'
-    ip -4 route show cache | sed 's/^/exception /'
-    ip -6 route show cache | sed 's/^/exception /'
+    ip -o -4 route show cache | sed 's/^/exception /'
+    ip -o -6 route show cache | sed 's/^/exception /'
     ip -o address show | sed 's/valid_lft.*//; s/^/address /'
     bridge fdb show 2>/dev/null | grep -v '33:33:\\|01:00:5e:\\|permanent' | sed 's/^/fdb /'
     grep -H . /proc/sys/net/ipv6/conf/*/mtu /proc/sys/net/ipv6/conf/*/hop_limit
@@ -51,9 +51,14 @@ impl State {
     }
 }
 
-/// Returns whether a new line is about a neighbour with its own MAC address, or without one.
+/// Returns whether a new line is about a neighbour with its own MAC address, or without one; or
+/// about the path to the attacker, who may report packets that were sent to it.
 fn is_true(line: &str, net: &Net) -> bool {
     let words: Vec<_> = line.split(' ').collect();
+    if let ["exception", address, ..] = words.as_slice() {
+        let address = address.parse::<IpAddr>();
+        return address.is_ok_and(|address| net.attacker.has(address));
+    }
     let ["neighbour", address, "dev", link, rest @ ..] = words.as_slice() else {
         return false;
     };

@@ -71,7 +71,7 @@ fn the_first_ipv6_packet_does_not_wait_for_duplicate_detection() {
         execute(&mut host, &bridge_steps());
         let attachment = attachment(&netns, 2);
         execute(&mut host, &pod_steps(&attachment));
-        execute(&mut host, &entries(&attachment));
+        execute(&mut host, &entry_steps(&attachment));
         let output = run_in(&netns, "ip -6 addr show dev eth0 scope link");
         assert_eq!(output.matches("fe80::").count(), 1, "{output}");
         assert!(!output.contains("tentative"), "{output}");
@@ -109,7 +109,7 @@ fn a_namespace_with_random_link_local_addresses_gets_that_of_the_mac_address() {
         execute(&mut host, &bridge_steps());
         let attachment = attachment(&netns, 2);
         execute(&mut host, &pod_steps(&attachment));
-        execute(&mut host, &entries(&attachment));
+        execute(&mut host, &entry_steps(&attachment));
         let output = run_in(&netns, "ip -6 addr show dev eth0 scope link");
         let [_, _, _, a, b, c] = attachment.mac.0;
         let end = format!("ff:fe{a:02x}:{:x}/64", u16::from_be_bytes([b, c]));
@@ -128,7 +128,7 @@ fn a_namespace_with_addr_gen_mode_none_gets_no_link_local_address() {
         execute(&mut host, &bridge_steps());
         let attachment = attachment(&netns, 2);
         execute(&mut host, &pod_steps(&attachment));
-        execute(&mut host, &entries(&attachment));
+        execute(&mut host, &entry_steps(&attachment));
         let output = run_in(&netns, "ip -6 addr show dev eth0 scope link");
         assert!(!output.contains("fe80::"), "{output}");
         run_in(&netns, "ping -6 -c 1 -W 10 fd88::1");

@@ -166,7 +166,7 @@ fn programs_and_tables_survive_the_agent_and_are_adopted_by_the_next() {
         let attachment = attachment(&netns, 2);
         execute(&mut host, &bridge_steps());
         execute(&mut host, &pod_steps(&attachment));
-        execute(&mut host, &entries(&attachment));
+        execute(&mut host, &entry_steps(&attachment));
         execute(&mut host, &[attach_uplink()]);
         let before = observe(&mut host);
         let ids = run("bpftool -j net show");
@@ -203,7 +203,7 @@ fn no_packet_is_lost_while_programs_are_replaced() {
         let world = add_uplink(node);
         execute(&mut host, &bridge_steps());
         execute(&mut host, &pod_steps(&attachment));
-        execute(&mut host, &entries(&attachment));
+        execute(&mut host, &entry_steps(&attachment));
         execute(&mut host, &[attach_uplink()]);
         let pings = [(&netns, "10.88.0.1"), (&world, "192.0.2.10")];
         let flood = |(netns, to): (&model::Netns, &str)| {
@@ -225,13 +225,6 @@ fn no_packet_is_lost_while_programs_are_replaced() {
             assert!(output.contains(" 0% packet loss"), "{output}");
         }
     });
-}
-
-fn entries(attachment: &model::Attachment) -> Vec<Step> {
-    planner::attachment_entries(attachment)
-        .into_iter()
-        .map(|(key, entry)| put(key, entry))
-        .collect()
 }
 
 fn put(key: EntryKey, entry: Entry) -> Step {
@@ -256,7 +249,7 @@ fn entries_of_an_attachment_are_found_by_its_keys_and_removed() {
         }];
         execute(&mut host, &bridge_steps());
         execute(&mut host, &pod_steps(&attachment));
-        let steps = entries(&attachment);
+        let steps = entry_steps(&attachment);
         execute(&mut host, &steps);
         execute(&mut host, &steps);
         let scope = Scope::Attachment(Box::new(attachment.clone()));
@@ -376,7 +369,7 @@ fn the_sweep_runs_and_counters_are_read() {
         let attachment = attachment(&netns, 2);
         execute(&mut host, &bridge_steps());
         execute(&mut host, &pod_steps(&attachment));
-        execute(&mut host, &entries(&attachment));
+        execute(&mut host, &entry_steps(&attachment));
         // The pod's IPv6 stack may have sent packets already.
         let before = host.measure().unwrap().pods[&2].egress.packets;
         run_in(&netns, "ping -q -c 3 -i 0.01 10.88.0.1");

@@ -10,7 +10,7 @@ use kernel::{Host, Kernel as _};
 use model::{Attachment, HairpinMode, Netns, Network, PortMapping, Protocol, RangeSet, Route};
 use planner::{NodeIntent, Records, Scope, ShaperMode, SocketHook, Step};
 
-use super::{Node, attachment, execute, parse, pod_steps, run};
+use super::{Node, attachment, entry_steps, execute, parse, pod_steps, run};
 
 /// Hostport of [`POD_PORT`] of the first pod.
 pub(crate) const HOSTPORT: u16 = 8080;
@@ -93,13 +93,7 @@ impl Planned {
             [attachment],
             ShaperMode::Auto,
         ));
-        let entries = planner::attachment_entries(attachment).into_iter();
-        let put = entries.map(|(key, entry)| Step::PutEntry {
-            key,
-            entry,
-            previous: None,
-        });
-        execute(&mut self.host, &put.collect::<Vec<_>>());
+        execute(&mut self.host, &entry_steps(attachment));
     }
 }
 

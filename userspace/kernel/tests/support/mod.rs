@@ -418,6 +418,18 @@ pub(crate) fn pod_steps(attachment: &Attachment) -> Vec<Step> {
     ]
 }
 
+/// Returns the steps that write an attachment's table entries: without them, frames of the pod are
+/// dropped.
+pub(crate) fn entry_steps(attachment: &Attachment) -> Vec<Step> {
+    let entries = planner::attachment_entries(attachment).into_iter();
+    let put = entries.map(|(key, entry)| Step::PutEntry {
+        key,
+        entry,
+        previous: None,
+    });
+    put.collect()
+}
+
 /// Returns the step that deletes an attachment's veth.
 pub(crate) fn delete(attachment: &Attachment) -> Step {
     Step::DeleteVeth {
