@@ -14,7 +14,7 @@ struct Link {
     index: u32,
     mac: String,
     has_carrier: bool,
-    link_local: Vec<Ipv6Addr>,
+    locals: Vec<Ipv6Addr>,
     tentative: usize,
 }
 
@@ -31,7 +31,7 @@ impl Link {
             index: u32::try_from(link["ifindex"].as_u64().context("no index")?)?,
             mac: text(&link["address"])?,
             has_carrier: flags.contains(&json!("LOWER_UP")),
-            link_local: of_link
+            locals: of_link
                 .map(|own| Ok(text(&own["local"])?.parse()?))
                 .collect::<Result<_>>()?,
             tentative: addresses
@@ -45,11 +45,11 @@ impl Link {
     fn is_usable(&self, node: &Machine) -> Result<()> {
         ensure!(self.tentative == 0, "{} has tentative addresses", self.name);
         ensure!(
-            !self.link_local.is_empty(),
+            !self.locals.is_empty(),
             "{} has no link-local address",
             self.name
         );
-        for own in &self.link_local {
+        for own in &self.locals {
             let own = SocketAddrV6::new(*own, 0, 0, self.index);
             node.run(|| UdpSocket::bind(own))
                 .with_context(|| format!("bind {own}"))?;
@@ -58,13 +58,13 @@ impl Link {
     }
 
     fn identity(&self) -> (&str, &[Ipv6Addr]) {
-        (&self.mac, &self.link_local)
+        (&self.mac, &self.locals)
     }
 }
 
 /// Sends one echo request from `eth0` of a pod to the bridge's link-local address.
 fn reaches_link_local(pod: &Machine, bridge: &Link) -> Result<()> {
-    let own = bridge.link_local.first().context("no link-local address")?;
+    let own = bridge.locals.first().context("no link-local address")?;
     let timeout = patient(Duration::from_secs(2)).as_secs();
     pod.call(&format!("ping -n -q -c 1 -W {timeout} {own}%eth0"))
         .map(drop)
@@ -141,7 +141,7 @@ fn a_node_without_link_local_addresses_gets_none_on_its_bridge() -> Result<()> {
         sandbox.pod("one")?.add()?;
         let bridge = Link::of(node, "cbr0")?;
         assert!(bridge.has_carrier);
-        assert_eq!(bridge.link_local, [Ipv6Addr::UNSPECIFIED; 0], "{key}");
+        assert_eq!(bridge.locals, [Ipv6Addr::UNSPECIFIED; 0], "{key}");
     }
     Ok(())
 }

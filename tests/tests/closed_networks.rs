@@ -124,7 +124,7 @@ impl Scene {
     }
 
     /// Fails unless a connection and a datagram are answered.
-    fn is_open(&self, what: &str, from: &Machine, to: SocketAddr) -> Result<()> {
+    fn is_open(what: &str, from: &Machine, to: SocketAddr) -> Result<()> {
         let (_, stream) = tcp_source(from, 0, to).with_context(|| format!("{what}, TCP"))?;
         tcp_echo(&stream)?;
         udp_source(from, 0, to).with_context(|| format!("{what}, UDP"))?;
@@ -132,7 +132,7 @@ impl Scene {
     }
 
     /// Fails if a connection is accepted, or an echo request answered.
-    fn is_closed(&self, what: &str, from: &Machine, to: SocketAddr) -> Result<()> {
+    fn is_closed(what: &str, from: &Machine, to: SocketAddr) -> Result<()> {
         ensure!(!connects(from, to)?, "{what}: {to} accepts a connection");
         ensure!(!is_answered(from, to.ip())?, "{what}: {to} answers a ping");
         Ok(())
@@ -149,15 +149,15 @@ impl Scene {
         let (node, pod) = (NODE[family], self.one.address(NODE[family])?);
         let (world, far, two) = (&self.sandbox.world, &self.far.machine, &self.two.machine);
         for (who, machine) in [("the world", world), ("another network", far)] {
-            self.is_open(who, machine, (node, PUBLISHED).into())?;
+            Scene::is_open(who, machine, (node, PUBLISHED).into())?;
             for port in [PORT, UNPUBLISHED] {
-                self.is_closed(who, machine, (pod, port).into())?;
+                Scene::is_closed(who, machine, (pod, port).into())?;
             }
         }
         for port in [PORT, UNPUBLISHED] {
             let to = (pod, port).into();
-            self.is_open("the node", &self.sandbox.node, to)?;
-            self.is_open("a pod of the network", two, to)?;
+            Scene::is_open("the node", &self.sandbox.node, to)?;
+            Scene::is_open("a pod of the network", two, to)?;
         }
         Ok(())
     }
@@ -186,8 +186,7 @@ fn without_direct_access_only_published_ports_are_reached_from_outside() -> Resu
                 ("the world", (WORLD[family], SERVER).into()),
                 ("a pod", far),
             ] {
-                scene
-                    .is_open(what, &scene.one.machine, to)
+                Scene::is_open(what, &scene.one.machine, to)
                     .with_context(|| format!("{path:?}"))?;
                 ping(&scene.one.machine, to.ip(), 1)?;
             }
@@ -248,7 +247,7 @@ fn an_internal_network_is_reached_by_published_ports_and_reaches_its_gateway_onl
             scene
                 .only_the_published_port_is_open(family)
                 .with_context(|| format!("{path:?}"))?;
-            scene.is_open("the gateway", one, (gateway, SERVER).into())?;
+            Scene::is_open("the gateway", one, (gateway, SERVER).into())?;
             // The gateway's MAC address, and that of the host's end of the veth, whose frames the
             // bridge delivers to the node as well.
             one.call(&format!("ip route add default via {gateway}"))?;
@@ -288,7 +287,7 @@ impl Scene {
             let inbox = (server, SocketAddr::new(to, INBOX));
             let seen = arrived(one, inbox, last)?;
             ensure!(seen.is_empty(), "{to} has received {seen:?}");
-            self.is_closed("an internal pod", one, (to, SERVER).into())?;
+            Scene::is_closed("an internal pod", one, (to, SERVER).into())?;
         }
         Ok(())
     }
@@ -377,20 +376,20 @@ fn containers_of_other_software_reach_published_ports_of_closed_networks_only() 
         })?;
         for family in [0, 1] {
             let direct = (scene.one.address(NODE[family])?, PORT).into();
-            scene.is_closed("a container", &container, direct)?;
-            scene.is_open("the node", node, direct)?;
+            Scene::is_closed("a container", &container, direct)?;
+            Scene::is_open("the node", node, direct)?;
             let own = (addresses[family], SERVER).into();
             let published = (NODE[family], PUBLISHED).into();
             let gateway: IpAddr = GATEWAYS[family].parse()?;
             if is_internal {
                 let one = &scene.one.machine;
                 one.call(&format!("ip route add default via {gateway}"))?;
-                scene.is_closed("an internal pod", one, own)?;
+                Scene::is_closed("an internal pod", one, own)?;
                 let reached = connects(&container, published)?;
                 assert!(!reached, "replies have no flow");
             } else {
-                scene.is_open("a pod", &scene.one.machine, own)?;
-                scene.is_open("a container", &container, published)?;
+                Scene::is_open("a pod", &scene.one.machine, own)?;
+                Scene::is_open("a container", &container, published)?;
             }
         }
     }

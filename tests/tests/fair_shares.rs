@@ -105,16 +105,16 @@ fn four_pods_fill_the_table(bypass: &str) -> Result<()> {
     let before = refused(&agent)?;
     let mut open = Vec::new();
     for (node, world) in NODE.into_iter().zip(WORLD) {
-        let (server, published) = (
+        let (server, hostport) = (
             SocketAddr::new(world, SERVER),
             SocketAddr::new(node, PUBLISHED),
         );
         for _ in 0..50 {
             open.push(Connection::tcp(&late.machine, server)?);
             open.push(Connection::udp(&late.machine, server)?);
-            open.push(Connection::tcp(&sandbox.world, published)?);
-            open.push(Connection::udp(&sandbox.world, published)?);
-            open.push(Connection::tcp(&late.machine, published)?);
+            open.push(Connection::tcp(&sandbox.world, hostport)?);
+            open.push(Connection::udp(&sandbox.world, hostport)?);
+            open.push(Connection::tcp(&late.machine, hostport)?);
         }
     }
     open.iter().try_for_each(Connection::exchange)?;

@@ -24,7 +24,7 @@ fn attack_from_pod(policy: Policy, seeds: [u64; 2]) -> Result<()> {
             policy.name()
         );
         report.ensure_clean(&title)?;
-        println!("{title}:{report}");
+        eprintln!("{title}:{report}");
         ensure!(
             report.count("accepted: the sender's own address") > 30,
             "{title}"
@@ -57,7 +57,7 @@ fn frames_of_the_world_reach_pods_only_with_addresses_of_the_world() -> Result<(
         let report = run(&mut scene, Origin::World, &cells)?;
         let title = format!("{} cells of the world, bypass {mode}", cells.len());
         report.ensure_clean(&title)?;
-        println!("{title}:{report}");
+        eprintln!("{title}:{report}");
         ensure!(
             report.count("accepted: the sender's own address") > 20,
             "{title}"

@@ -475,7 +475,9 @@ fn jumbo_fragments_wait_for_the_first_one() -> Result<()> {
         ping(&pod.machine, world, 1)?;
         let hostport = SocketAddr::new(node, HOSTPORT.host);
         let sink = sink(&pod.machine, SocketAddr::new(pod.address(world)?, 53))?;
-        let payload: Vec<u8> = (0..LONG).map(|at| (at / 7 % 251) as u8).collect();
+        let payload: Vec<u8> = (0..LONG)
+            .map(|at| (at / 7 % 251).to_le_bytes()[0])
+            .collect();
         let request = frame(
             world,
             node,

@@ -1,6 +1,7 @@
 //! podman with its defaults publishes ports: podman binds them itself, and conmon keeps the
 //! sockets.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -99,9 +100,8 @@ impl Scene {
         let mut failures = String::new();
         until("podman removes all containers", || {
             let removed = self.podman.call("rm --force --time 0 --all");
-            Ok(removed
-                .map_err(|error| failures += &format!("{error:#}\n"))
-                .ok())
+            let noted = removed.map_err(|error| writeln!(failures, "{error:#}"));
+            Ok(noted.ok())
         })
         .with_context(|| failures.clone())?;
         // podman's cleanup process, which starts when the container ends, may execute the DEL.

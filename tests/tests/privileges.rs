@@ -113,7 +113,7 @@ fn a_namespace_path_in_proc_of_another_user_is_attached() -> Result<()> {
     Ok(())
 }
 
-/// CAP_NET_BIND_SERVICE for the port, CAP_CHOWN for the user id of its reservation.
+/// `CAP_NET_BIND_SERVICE` for the port, `CAP_CHOWN` for the user id of its reservation.
 #[test]
 fn a_hostport_below_1024_is_reserved_serves_and_is_released() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;

@@ -168,7 +168,7 @@ fn behind(stack: &[Tag], standing: Standing) -> Standing {
         Standing::Lie(why) => Standing::Lie(why),
         _ if stack.len() > 1 => Standing::Lie("two tags"),
         _ if ignored_behind(stack).is_some() => Standing::Tolerated("a VLAN", Vec::new()),
-        standing => standing,
+        Standing::Honest(_) | Standing::Published(_) | Standing::Tolerated(..) => standing,
     }
 }
 

@@ -272,8 +272,7 @@ impl Run<'_> {
 
     fn fail(&mut self, cell: &Cell, what: &str) {
         let standing = match &cell.standing {
-            Standing::Lie(why) => why,
-            Standing::Tolerated(why, _) => why,
+            Standing::Lie(why) | Standing::Tolerated(why, _) => why,
             Standing::Honest(_) => "honest",
             Standing::Published(_) => "published",
         };

@@ -59,7 +59,7 @@ fn is_true(line: &str, net: &Net) -> bool {
         let address = address.parse::<IpAddr>();
         return address.is_ok_and(|address| net.attacker.has(address));
     }
-    let ["neighbour", address, "dev", link, rest @ ..] = words.as_slice() else {
+    let ["neighbour", address, "dev", device, rest @ ..] = words.as_slice() else {
         return false;
     };
     let Some(at) = rest.iter().position(|word| *word == "lladdr") else {

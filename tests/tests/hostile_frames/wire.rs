@@ -121,7 +121,7 @@ pub(crate) mod option {
         [&[2, 1], &mac.bytes()[..]].concat()
     }
 
-    /// Returns the prefix 2001:db8:bad::/64, on the link and for address configuration.
+    /// Returns the prefix `2001:db8:bad::/64`, on the link and for address configuration.
     pub(crate) fn prefix() -> Vec<u8> {
         let mut bytes = vec![3, 4, 64, 0xc0];
         bytes.extend(600_u32.to_be_bytes());

@@ -48,7 +48,7 @@ pub(crate) struct Goal {
 impl Goal {
     /// Returns the standing of a packet that the node's stack may accept: the ports of pods are
     /// none of its own.
-    fn of_node(&self) -> Standing {
+    fn of_node() -> Standing {
         Standing::Tolerated(OWN_STACK, vec![Receiver::Node])
     }
 }

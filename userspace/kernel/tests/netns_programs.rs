@@ -227,14 +227,6 @@ fn no_packet_is_lost_while_programs_are_replaced() {
     });
 }
 
-fn put(key: EntryKey, entry: Entry) -> Step {
-    Step::PutEntry {
-        key,
-        entry,
-        previous: None,
-    }
-}
-
 #[test]
 fn entries_of_an_attachment_are_found_by_its_keys_and_removed() {
     on_a_node(|node| {

@@ -68,9 +68,9 @@ pub(super) fn fragments(draft: &mut Draft, net: &Net) {
                 draft.push_all(name, vec![first, second], standing);
             }
             for (what, ranges) in [
-                ("a first fragment", vec![0..512]),
-                ("a later fragment", vec![512..1016]),
-                ("a last fragment", vec![512..1024]),
+                ("a first fragment", Vec::from([0..512])),
+                ("a later fragment", Vec::from([512..1016])),
+                ("a last fragment", Vec::from([512..1024])),
                 ("overlapping fragments", vec![0..512, 504..1024]),
                 ("a tiny first fragment", vec![0..8, 8..1024]),
                 ("a fragment twice", vec![0..512, 0..512, 512..1024]),

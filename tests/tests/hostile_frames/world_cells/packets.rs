@@ -121,7 +121,7 @@ pub(super) fn lying(draft: &mut Draft, net: &Net, family: usize, goal: &Goal) {
             );
             let is_for_pod = goal.receiver != Receiver::Node;
             let standing = match falsehood {
-                Falsehood::ForPods => goal.of_node(),
+                Falsehood::ForPods => Goal::of_node(),
                 Falsehood::Always | Falsehood::NodesOwn => LIE,
             };
             let cell = draft.push(name, frame, standing);
@@ -149,7 +149,7 @@ pub(super) fn lying(draft: &mut Draft, net: &Net, family: usize, goal: &Goal) {
         );
         let standing = match ignored {
             Some(why) => Standing::Lie(why),
-            None => goal.of_node(),
+            None => Goal::of_node(),
         };
         draft.push(name, frame, standing).ignored = ignored;
     }
@@ -195,8 +195,8 @@ pub(super) fn fragments(draft: &mut Draft, net: &Net, family: usize, goal: &Goal
     let liar = [net.far.addresses[family], net.gateway.addresses[family]];
     for (what, ranges) in [
         ("two fragments", vec![0..512, 512..1024]),
-        ("a first fragment", vec![0..512]),
-        ("a later fragment", vec![512..1024]),
+        ("a first fragment", Vec::from([0..512])),
+        ("a later fragment", Vec::from([512..1024])),
         ("overlapping fragments", vec![0..512, 504..1024]),
         ("a tiny first fragment", vec![0..8, 8..1024]),
     ] {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kernel::{Host, Kernel as _};
 use model::{Attachment, HairpinMode, Netns, Network, PortMapping, Protocol, RangeSet, Route};
-use planner::{NodeIntent, Records, Scope, ShaperMode, SocketHook, Step};
+use planner::{NodeIntent, Records, Scope, ShaperMode, SocketHook};
 
 use super::{Node, attachment, entry_steps, execute, parse, pod_steps, run};
 
