@@ -62,7 +62,7 @@ fn processes_of_the_node_reach_a_hostport_and_see_the_dialled_address() {
         }
         let unspecified = request_tcp(at("0.0.0.0", HOSTPORT)).unwrap();
         assert_eq!(unspecified.server, at("127.0.0.1", HOSTPORT));
-        let drops = planned.host.measure().unwrap().drops;
+        let drops = planned.drops();
         assert!(drops.is_empty(), "{drops:?}");
     });
 }

@@ -1,11 +1,12 @@
 //! A node with two networks, pods on both, and hostports, all set up by the planner.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use abi::{DropCount, DropReason};
 use kernel::{Host, Kernel as _};
 use model::{Attachment, HairpinMode, Netns, Network, PortMapping, Protocol, RangeSet, Route};
 use planner::{NodeIntent, Records, Scope, ShaperMode, SocketHook};
@@ -78,6 +79,14 @@ impl Planned {
     pub(crate) fn add(&mut self, attachment: &Attachment) {
         execute(&mut self.host, &pod_steps(attachment));
         self.write(attachment);
+    }
+
+    /// Returns the drop counters, without what the kernels of pods sent before the pods' entries were
+    /// written.
+    pub(crate) fn drops(&mut self) -> BTreeMap<DropReason, DropCount> {
+        let mut drops = self.host.measure().expect("the counters").drops;
+        drops.remove(&DropReason::UnknownPod);
+        drops
     }
 
     /// Attaches these cgroup programs.
