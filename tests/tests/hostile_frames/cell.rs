@@ -20,6 +20,10 @@ pub(crate) enum Standing {
     Lie(&'static str),
 }
 
+/// Name of a solicitation for an address of its receiver, which no ingress policy forbids: without
+/// it, published ports of the same bridge could not be reached (decision 102).
+pub(crate) const RESOLUTION: &str = "address resolution";
+
 /// The frames of one attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
@@ -168,6 +172,10 @@ fn behind(stack: &[Tag], standing: Standing) -> Standing {
         Standing::Lie(why) => Standing::Lie(why),
         _ if stack.len() > 1 => Standing::Lie("two tags"),
         _ if ignored_behind(stack).is_some() => Standing::Tolerated("a VLAN", Vec::new()),
+        Standing::Published(mut to) if !stack.is_empty() => {
+            to.push(Receiver::Node);
+            Standing::Tolerated("a tagged frame, which is not translated", to)
+        }
         Standing::Honest(_) | Standing::Published(_) | Standing::Tolerated(..) => standing,
     }
 }

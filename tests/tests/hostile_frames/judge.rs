@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use e2e::{FrameSender, NODE, on_cpu};
 use nix::sched::sched_getcpu;
 
-use super::cell::{Cell, Standing};
+use super::cell::{Cell, RESOLUTION, Standing};
 use super::counters::{Counters, grown};
 use super::net::Receiver;
 use super::scene::{Origin, Scene};
@@ -295,6 +295,7 @@ impl Run<'_> {
                 return Err("another receiver".to_owned());
             }
             Standing::Published(_) => return Err("another receiver".to_owned()),
+            Standing::Tolerated(RESOLUTION, _) => RESOLUTION,
             _ if self.origin == Origin::Pod && !policy.lets(receiver) => {
                 return Err(format!("ingress policy {}", policy.name()));
             }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use abi::Mac;
 use verdict::simulator::frame::Body;
 
-use super::super::cell::{Draft, Standing};
+use super::super::cell::{Draft, RESOLUTION, Standing};
 use super::super::net::{Net, Party};
 use super::super::wire::{Discovery, ip, option, with_hop_limit};
 
@@ -114,7 +114,9 @@ fn neighbours(
         addresses: vec![target],
         options,
     };
-    let standing = if from_own && (!is_probe || is_own(net, target)) {
+    let standing = if from_own && !is_probe && net.mate.has(target.into()) {
+        Standing::Tolerated(RESOLUTION, everyone())
+    } else if from_own && (!is_probe || is_own(net, target)) {
         Standing::Tolerated("its own address", everyone())
     } else {
         Standing::Lie("a false solicitation")
