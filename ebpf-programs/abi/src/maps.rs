@@ -4,7 +4,8 @@
 //! kernel keeps 15 characters of it.
 
 /// Maps whose layout has changed: name and the ABI version of the last change. On an upgrade from
-/// an older version, the agent migrates all other maps with their contents.
+/// an older version, the agent migrates all other maps with their contents. A change that keeps
+/// type, sizes and capacity must rename the map.
 #[cfg(not(feature = "next-layout"))]
 pub const CHANGED: [(&str, u32); 3] = [(FLOWS, 2), (LIVE, 2), (FRAGMENTS, 2)];
 /// Maps whose layout has changed: here [`EGRESS`], which the feature `next-layout` changes.

@@ -23,7 +23,7 @@ pub(super) struct Difference {
 }
 
 /// All allowed differences.
-pub(super) static ALL: [Difference; 16] = [
+pub(super) static ALL: [Difference; 17] = [
     Difference {
         name: "the source of a node's own error",
         reason: "a router reports from its own address",
@@ -97,6 +97,12 @@ pub(super) static ALL: [Difference; 16] = [
         explains: is_error_of_no_flow,
     },
     Difference {
+        name: "an ICMP error of a pod about a packet to another address",
+        reason: "a pod reports only packets that were sent to it",
+        ends: false,
+        explains: is_error_of_bystander,
+    },
+    Difference {
         name: "a client pod's address at a published port",
         reason: "the server sees the client's address",
         ends: true,
@@ -147,6 +153,17 @@ fn is_martian(case: &Case<'_>) -> bool {
 fn is_error_of_no_flow(case: &Case<'_>) -> bool {
     let of_pod = |it: &&Arrival| is_untranslated(it, case) && it.wire.quote().is_some();
     case.ours.is_empty() && case.theirs.iter().all(of_pod)
+}
+
+/// An error of a pod about a packet that was not sent to its address could change the path MTU of
+/// another pod. Netfilter passes it.
+fn is_error_of_bystander(case: &Case<'_>) -> bool {
+    let is_one = |it: &&Arrival| {
+        let quoted = it.text.split_once("about [").unwrap_or_default().1;
+        let to = quoted.split_once(" > ").unwrap_or_default().1;
+        it.text.contains("gets pod ") && !to.is_empty() && !to.starts_with("pod ")
+    };
+    case.ours.is_empty() && case.theirs.iter().all(is_one)
 }
 
 /// The reference's `portmap` masquerades pods that dial a published port with the gateway's

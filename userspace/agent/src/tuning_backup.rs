@@ -4,14 +4,17 @@
 //! The store has these settings too, and takes precedence. The files allow a node to change between
 //! the reference and Viaduct while pods run: each restores what the other one has changed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 
 use engine::Tune;
 use model::InterfaceSettings;
 use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
@@ -113,6 +116,7 @@ impl BackupFile {
 
 fn write(path: &Path, backup: &Backup) -> io::Result<()> {
     if let Some(folder) = path.parent() {
+        make_searchable(folder)?;
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -126,10 +130,30 @@ fn write(path: &Path, backup: &Backup) -> io::Result<()> {
 }
 
 fn read(path: &Path) -> io::Result<Backup> {
+    path.parent().map_or(Ok(()), make_searchable)?;
     let file = open_regular(OpenOptions::new().read(true), path)?;
     let mut text = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
+}
+
+/// Lets root search its folders without `CAP_DAC_OVERRIDE`, which the agent does not keep: the
+/// reference makes them with mode 0600.
+fn make_searchable(folder: &Path) -> io::Result<()> {
+    const SEARCH: u32 = 0o100;
+    let mut ancestors: Vec<&Path> = folder.ancestors().collect();
+    ancestors.reverse();
+    for ancestor in ancestors {
+        let Ok(metadata) = fs::metadata(ancestor) else {
+            return Ok(());
+        };
+        let mode = metadata.permissions().mode();
+        let is_own = metadata.is_dir() && metadata.uid() == geteuid().as_raw();
+        if is_own && mode & SEARCH == 0 {
+            fs::set_permissions(ancestor, Permissions::from_mode(mode | SEARCH))?;
+        }
+    }
+    Ok(())
 }
 
 /// Opens a regular file. The path comes from a configuration and may name a FIFO or a device:

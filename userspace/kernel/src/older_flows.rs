@@ -10,7 +10,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use abi::{Flow, Tuple, maps};
-use aya::Pod;
 use aya::maps::{HashMap, Map, MapData};
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
@@ -70,27 +69,9 @@ pub(crate) struct OlderFlows {
     /// Directory of the version's pins.
     version: PathBuf,
     capacity: u32,
-    table: Table,
+    table: Hash<Wire<Tuple>, Wire<FlowOfVersion1>>,
     /// Time of the first copy, in seconds of `CLOCK_MONOTONIC`.
     copied: u32,
-}
-
-enum Table {
-    Version1(Hash<Wire<Tuple>, Wire<FlowOfVersion1>>),
-    /// The current layout, below a directory of another version.
-    Current(Hash<Wire<Tuple>, Wire<Flow>>),
-}
-
-impl Table {
-    /// Opens a pinned table; `None` where its layout is unknown.
-    fn open(pin: &Path) -> io::Result<Option<Self>> {
-        let version1 = HashMap::try_from(Map::HashMap(opened(pin)?));
-        if let Ok(table) = version1 {
-            return Ok(Some(Self::Version1(table)));
-        }
-        let current = HashMap::try_from(Map::HashMap(opened(pin)?));
-        Ok(current.ok().map(Self::Current))
-    }
 }
 
 impl OlderFlows {
@@ -102,7 +83,7 @@ impl OlderFlows {
             return Ok(None);
         }
         let capacity = opened(&pin)?.info().map_err(|error| io_error(&error))?;
-        let Some(table) = Table::open(&pin)? else {
+        let Ok(table) = HashMap::try_from(Map::HashMap(opened(&pin)?)) else {
             tracing::warn!(pin = %pin.display(), "flows of an unknown layout end");
             return Ok(None);
         };
@@ -123,10 +104,7 @@ impl OlderFlows {
     /// since the first.
     pub(crate) fn copy_to(&mut self, flows: &mut Hash<Wire<Tuple>, Wire<Flow>>) -> io::Result<()> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?.tv_sec();
-        let copied = match &self.table {
-            Table::Version1(table) => copy(table, flows, self.copied),
-            Table::Current(table) => copy(table, flows, self.copied),
-        }?;
+        let copied = copy(&self.table, flows, self.copied)?;
         tracing::info!(entries = copied, "copied the flows of an older version");
         self.copied = u32::try_from(now).unwrap_or(u32::MAX);
         Ok(())
@@ -148,15 +126,11 @@ fn opened(pin: &Path) -> io::Result<MapData> {
 }
 
 /// Copies the entries that were created in the second `since` or later. Returns their number.
-fn copy<V>(
-    from: &Hash<Wire<Tuple>, Wire<V>>,
+fn copy(
+    from: &Hash<Wire<Tuple>, Wire<FlowOfVersion1>>,
     to: &mut Hash<Wire<Tuple>, Wire<Flow>>,
     since: u32,
-) -> io::Result<usize>
-where
-    V: Copy + Into<Flow>,
-    Wire<V>: Pod,
-{
+) -> io::Result<usize> {
     let mut copied = 0;
     for (tuple, Wire(flow)) in batch::list(from)? {
         let flow: Flow = flow.into();

@@ -1,7 +1,8 @@
 //! Migrates pins of older ABI versions, and refuses those of newer ones.
 //!
 //! Links are moved first, with the programs that they have until each is updated in place: no
-//! packet passes without a program. Maps whose layout is unchanged are moved with their contents;
+//! packet passes without a program. Maps whose layout is unchanged are moved with their contents
+//! (a change that keeps type, sizes and capacity must rename the map);
 //! the others are created anew and filled from records, or, as the flow table, copied (see
 //! [`OlderFlows`]). The rest of the old directory is removed last, so that another agent can
 //! continue a migration that was interrupted.
@@ -15,6 +16,7 @@ use abi::{ABI_VERSION, maps};
 
 use crate::error::{Attempt as _, OpenError};
 use crate::older_flows::OlderFlows;
+use crate::pins::has_current_shape;
 
 /// Fails with [`OpenError::Newer`] where a newer agent has pins below `bpffs`.
 pub(crate) fn refuse_newer(bpffs: &Path) -> Result<(), OpenError> {
@@ -76,8 +78,9 @@ fn migrate(bpffs: &Path, older: u32) -> io::Result<Option<OlderFlows>> {
         bpffs.join(directory(ABI_VERSION)),
     );
     move_missing(&from.join("links"), &to.join("links"), |_| true)?;
-    move_missing(&from.join("maps"), &to.join("maps"), |name| {
-        changed_in(name) <= older
+    let maps = from.join("maps");
+    move_missing(&maps, &to.join("maps"), |name| {
+        changed_in(name) <= older || has_current_shape(&maps.join(name), name)
     })?;
     if changed_in(maps::FLOWS) > older
         && let Some(flows) = OlderFlows::open(&from)?

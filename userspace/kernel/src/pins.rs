@@ -153,6 +153,15 @@ pub(crate) const MAPS: [PinnedMap; 29] = [
     map::<u32, abi::PendingCounters>(maps::NOTED, MapType::PerCpuArray, maps::NOTED_CAPACITY),
 ];
 
+/// Returns whether a pinned map has the shape of the ABI's map of this name.
+pub(crate) fn has_current_shape(pin: &Path, name: &str) -> bool {
+    let wanted = MAPS.iter().find(|map| map.name == name);
+    let found = MapInfo::from_pin(pin).ok().as_ref().and_then(shape);
+    wanted
+        .zip(found)
+        .is_some_and(|(wanted, found)| found.is_good_for(wanted.shape))
+}
+
 /// The directory of this ABI version's pins. Holds its lock.
 pub(crate) struct Pins {
     version: PathBuf,
