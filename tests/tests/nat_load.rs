@@ -234,7 +234,10 @@ fn flows_beyond_the_masquerade_ports_are_refused_until_a_port_is_free() -> Resul
     );
     // On a slow or busy machine some flows have timed out by now, and others have their ports.
     let timed_out = begun.elapsed().as_secs() >= abi::Timeouts::default().udp_single.into();
-    ensure!(timed_out || made <= PORTS, "{made} flows");
+    // A pod with few flows may have taken ports of a greedier one.
+    let room = agent.get("/v1/flows?limit=0")?["room"].take();
+    let held = room["used_entries"].as_u64().context("a number")? / 2;
+    ensure!(held <= PORTS + 16, "{held} of {made} flows");
     ensure!(timed_out || refused > 1_000, "{refused} refused");
     until("no port is left", || {
         let refused = drops(&agent, "no-port")?;
@@ -251,9 +254,7 @@ fn flows_beyond_the_masquerade_ports_are_refused_until_a_port_is_free() -> Resul
     let room = agent.get("/v1/flows?limit=0")?["room"].take();
     assert_eq!(room["entries"], 393_216, "{room}");
     assert_eq!(room["quota"], 49_152, "{room}");
-    let timed_out = begun.elapsed().as_secs() >= abi::Timeouts::default().udp_single.into();
-    let alive = if timed_out { 60_000 } else { made };
-    ensure!(room["used_entries"].as_u64() >= Some(2 * alive), "{room}");
+    ensure!(room["used_entries"].as_u64() >= Some(2 * 60_000), "{room}");
 
     a_port_becomes_free(&agent, &flooding[0], &late, server)
 }
