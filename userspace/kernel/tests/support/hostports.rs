@@ -81,8 +81,8 @@ impl Planned {
         self.write(attachment);
     }
 
-    /// Returns the drop counters, without what the kernels of pods sent before the pods' entries were
-    /// written.
+    /// Returns the drop counters, without what the kernels of pods sent before the pods' entries
+    /// were written.
     pub(crate) fn drops(&mut self) -> BTreeMap<DropReason, DropCount> {
         let mut drops = self.host.measure().expect("the counters").drops;
         drops.remove(&DropReason::UnknownPod);
