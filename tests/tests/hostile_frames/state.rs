@@ -68,7 +68,7 @@ fn is_true(line: &str, net: &Net) -> bool {
     let (Ok(address), Some(mac)) = (address.parse::<IpAddr>(), rest.get(at + 1)) else {
         return false;
     };
-    net.is_neighbour(address, mac, link)
+    net.is_neighbour(address, mac, device)
 }
 
 /// Returns whether a line may vanish without an attack: neighbours change their state, and the
