@@ -96,7 +96,7 @@ fn a_del_lets_no_frame_pass_that_was_dropped_before() -> Result<()> {
             });
             flood.await_sent(BEFORE)?;
             scene.attacker.del(&node)?;
-            // The interface is gone, so the sender has failed, unless it ends before its next frame.
+            // The interface is gone: the sender has failed, or ends before its next frame.
             let _ended = flood.end();
             let accepted = accepted_lies(&scene, &cells)?;
             ensure!(
