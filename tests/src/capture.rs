@@ -21,6 +21,16 @@ const ALL: i32 = 0x0003_u16.to_be() as i32;
 /// gets a copy.
 const OUTGOING: u8 = 4;
 
+/// Opens a packet socket that receives all packets of `machine`.
+fn packet_socket(machine: &Machine, kind: Type) -> Result<Socket> {
+    let socket = machine
+        .run(|| Socket::new(Domain::PACKET, kind, Some(Protocol::from(ALL))))
+        .with_context(|| format!("{}: no packet socket", machine.name()))?;
+    setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
+    socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+    Ok(socket)
+}
+
 /// A packet socket that returns packets from the IP header on (`SOCK_DGRAM`).
 #[derive(Debug)]
 pub struct Capture(Socket);
@@ -28,12 +38,7 @@ pub struct Capture(Socket);
 impl Capture {
     /// Starts to capture all packets that `machine` receives.
     pub fn start(machine: &Machine) -> Result<Self> {
-        let socket = machine
-            .run(|| Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(ALL))))
-            .with_context(|| format!("{}: no packet socket", machine.name()))?;
-        setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
-        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
-        Ok(Self(socket))
+        packet_socket(machine, Type::DGRAM).map(Self)
     }
 
     /// Waits for a packet that matches `last`, and returns the packets received before it.
@@ -93,12 +98,7 @@ pub struct FrameCapture(Socket);
 impl FrameCapture {
     /// Starts to capture all frames that `machine` receives.
     pub fn start(machine: &Machine) -> Result<Self> {
-        let socket = machine
-            .run(|| Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(ALL))))
-            .with_context(|| format!("{}: no packet socket", machine.name()))?;
-        setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
-        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
-        Ok(Self(socket))
+        packet_socket(machine, Type::RAW).map(Self)
     }
 
     /// Waits for a frame that contains `last`, and returns the frames received before it.

@@ -117,7 +117,7 @@ impl OlderFlows {
 }
 
 /// Returns the path of the flow table's pin in the pin directory of a version.
-pub(crate) fn pin(version: &Path) -> PathBuf {
+fn pin(version: &Path) -> PathBuf {
     version.join(MAP_PINS).join(maps::FLOWS)
 }
 

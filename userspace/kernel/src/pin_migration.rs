@@ -2,10 +2,9 @@
 //!
 //! Links are moved first, with the programs that they have until each is updated in place: no
 //! packet passes without a program. Maps whose layout is unchanged are moved with their contents
-//! (a change that keeps type, sizes and capacity must rename the map);
-//! the others are created anew and filled from records, or, as the flow table, copied (see
-//! [`OlderFlows`]). The rest of the old directory is removed last, so that another agent can
-//! continue a migration that was interrupted.
+//! (a change that keeps type, sizes and capacity must rename the map). The others are created anew
+//! and filled from records, or, as the flow table, copied (see [`OlderFlows`]). The rest of the old
+//! directory is removed last, so that another agent can continue an interrupted migration.
 
 use std::collections::BTreeSet;
 use std::fs;
