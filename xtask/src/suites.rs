@@ -59,7 +59,7 @@ pub(crate) struct Args {
 const REPORT: &str = "the report of the suite:";
 
 /// Time after which a guest that runs a suite is ended.
-const GUEST_LIMIT: Duration = Duration::from_mins(60);
+const GUEST_LIMIT: Duration = Duration::from_hours(1);
 
 /// A suite of the reference's sources.
 struct Suite {
@@ -278,7 +278,7 @@ impl OtherKernel {
         let status = guest.run(&script, |line| match &mut lines {
             None if line == REPORT => lines = Some(String::new()),
             None => written = writeln!(log, "{line}"),
-            Some(lines) => *lines += &format!("{line}\n"),
+            Some(lines) => lines.extend([line, "\n"]),
         })?;
         written?;
         ensure!(status == 0, "the suite has left no report in the guest");
