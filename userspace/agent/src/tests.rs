@@ -26,6 +26,7 @@ use tempfile::TempDir;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
+use crate::foreign_files::FileAccess;
 use crate::replay::SpoolReplay;
 use crate::requests::App;
 use crate::start::Features;
@@ -132,6 +133,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
         declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
+        file_access: FileAccess::default(),
         started: Instant::now(),
         flows,
         rules: RuleReader::new(&config.bpffs),

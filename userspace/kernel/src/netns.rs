@@ -6,14 +6,15 @@
 //! three times in each ADD. Only probes, which create namespaces, use a separate thread: it never
 //! returns to the node's namespace and ends.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::sync::mpsc;
 
 use model::{Netns, NetnsPath};
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sched::CloneFlags;
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
@@ -26,15 +27,20 @@ pub(crate) struct OpenNetns {
 impl OpenNetns {
     /// Opens the namespace at `path`; `None` when there is none.
     pub(crate) fn find(path: &NetnsPath) -> io::Result<Option<Self>> {
-        let file = match File::open(path.as_path()) {
-            Ok(file) => file,
+        // The path comes from a request: without O_PATH, opening a FIFO would wait for its other
+        // end, and opening a device would run its driver.
+        let located = match options(OFlag::O_PATH).open(path.as_path()) {
+            Ok(located) => located,
             Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         // When its mount is gone, a file in /run/netns is a regular file.
-        if fstatfs(&file)?.filesystem_type() != NSFS_MAGIC {
+        if fstatfs(&located)?.filesystem_type() != NSFS_MAGIC {
             return Ok(None);
         }
+        // `setns` refuses descriptors of O_PATH.
+        let file = options(OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
+            .open(format!("/proc/self/fd/{}", located.as_raw_fd()))?;
         let metadata = file.metadata()?;
         let identity = Netns {
             path: path.clone(),
@@ -148,8 +154,39 @@ fn enter(namespace: &File) -> io::Result<()> {
     Ok(())
 }
 
+fn options(flags: OFlag) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags.bits());
+    options
+}
+
 /// Whether there is no namespace. `/proc/<pid>/ns/net` of an exiting process returns `ESRCH`, of
 /// one that has exited `ENOENT`.
 fn is_missing(error: &io::Error) -> bool {
-    crate::error::is_gone(error) || crate::error::is(error, Errno::ENOTDIR)
+    const NO_FILE: [Errno; 3] = [Errno::ENOTDIR, Errno::ELOOP, Errno::ENAMETOOLONG];
+    crate::error::is_gone(error) || NO_FILE.iter().any(|code| crate::error::is(error, *code))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    #[test]
+    fn a_path_without_a_namespace_has_none_and_no_open_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        nix::unistd::mkfifo(at("fifo").as_str(), Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink(at("fifo"), at("link")).unwrap();
+        std::os::unix::fs::symlink(at("loop"), at("loop")).unwrap();
+        let others = ["/", "/dev/tty", "/dev/zero", "/proc/kmsg", "/etc/passwd/x"];
+        let own = ["fifo", "link", "loop", "none", "fifo/x"].map(at);
+        for path in others.map(str::to_owned).into_iter().chain(own) {
+            let found = OpenNetns::find(&path.parse().unwrap()).unwrap();
+            assert!(found.is_none(), "{path}");
+        }
+        let own = "/proc/self/ns/net".parse().unwrap();
+        assert!(OpenNetns::find(&own).unwrap().is_some());
+    }
 }
