@@ -6,16 +6,18 @@
 //! three times in each ADD. Only probes, which create namespaces, use a separate thread: it never
 //! returns to the node's namespace and ends.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::mpsc;
 
 use model::{Netns, NetnsPath};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sched::CloneFlags;
+use nix::sys::stat::Mode;
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
 /// An open network namespace: it exists at least as long as this.
@@ -29,7 +31,7 @@ impl OpenNetns {
     pub(crate) fn find(path: &NetnsPath) -> io::Result<Option<Self>> {
         // The path comes from a request: without O_PATH, opening a FIFO would wait for its other
         // end, and opening a device would run its driver.
-        let located = match options(OFlag::O_PATH).open(path.as_path()) {
+        let located = match open(path.as_path(), OFlag::O_PATH) {
             Ok(located) => located,
             Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => return Err(error),
@@ -39,8 +41,8 @@ impl OpenNetns {
             return Ok(None);
         }
         // `setns` refuses descriptors of O_PATH.
-        let file = options(OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
-            .open(format!("/proc/self/fd/{}", located.as_raw_fd()))?;
+        let same = format!("/proc/self/fd/{}", located.as_raw_fd());
+        let file = open(Path::new(&same), OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
         let metadata = file.metadata()?;
         let identity = Netns {
             path: path.clone(),
@@ -154,10 +156,10 @@ fn enter(namespace: &File) -> io::Result<()> {
     Ok(())
 }
 
-fn options(flags: OFlag) -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(flags.bits());
-    options
+/// Opens a path for reading. Unlike `OpenOptions`, passes O_PATH with every C library.
+fn open(path: &Path, flags: OFlag) -> io::Result<File> {
+    let opened = nix::fcntl::open(path, flags | OFlag::O_CLOEXEC, Mode::empty())?;
+    Ok(opened.into())
 }
 
 /// Whether there is no namespace. `/proc/<pid>/ns/net` of an exiting process returns `ESRCH`, of
@@ -169,8 +171,6 @@ fn is_missing(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nix::sys::stat::Mode;
-
     use super::*;
 
     #[test]

@@ -15,6 +15,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 use nix::sys::statfs::{
     BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, FsType, NSFS_MAGIC,
     PROC_SUPER_MAGIC, SECURITYFS_MAGIC, SELINUX_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC, fstatfs,
@@ -91,9 +92,9 @@ pub fn open_to_write(path: impl AsRef<Path>, mode: u32) -> io::Result<File> {
 
 /// Finds a regular file without opening it: with `O_PATH`, no code of a device or FIFO runs.
 fn locate(path: &Path, flags: OFlag) -> io::Result<File> {
-    let flags = OFlag::O_PATH | flags;
-    let mut options = OpenOptions::new();
-    let located = options.read(true).custom_flags(flags.bits()).open(path)?;
+    // Not `OpenOptions`: with musl, it takes O_PATH for an access mode and drops it.
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | flags;
+    let located = File::from(nix::fcntl::open(path, flags, Mode::empty())?);
     let is_kernels = || -> io::Result<bool> {
         let file_system = fstatfs(&located)?.filesystem_type();
         Ok(KERNEL_FILE_SYSTEMS.contains(&file_system))
@@ -150,8 +151,6 @@ pub fn read_directory(
 mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::PathBuf;
-
-    use nix::sys::stat::Mode;
 
     use super::*;
 
