@@ -1,10 +1,17 @@
 //! Hostile requests: paths, names and amounts that could stop or exhaust the agent. Each gets an
 //! answer, and other requests are served meanwhile.
 
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use e2e::{Agent, Answer, Config, Process, Sandbox, Verb, patient};
+use anyhow::{Context as _, Result, ensure};
+use e2e::{
+    Agent, Answer, Config, Connection, Echo, Machine, Mapping, Process, SOCKET, Sandbox, Verb,
+    WORLD, deadline, patient, until,
+};
 use serde_json::{Value, json};
 
 /// A CNI request that waits for a file would take until its client gives up, after a minute.
@@ -155,7 +162,7 @@ fn a_lock_that_another_process_holds_delays_its_own_network_only() -> Result<()>
     node.call("mkdir -p /run/leases/net")?;
     let line = "exec 9>/run/leases/net/lock; flock 9; echo locked; exec sleep 600";
     let holder = Process::start(node, &["sh", "-c", line])?;
-    e2e::until("the lock is held", || {
+    until("the lock is held", || {
         Ok(holder.output().contains("locked").then_some(()))
     })?;
     let pod = sandbox.pod("pod")?;
@@ -171,4 +178,414 @@ fn a_lock_that_another_process_holds_delays_its_own_network_only() -> Result<()>
     })?;
     drop(holder);
     assert_serves(&sandbox, &agent, "third")
+}
+
+/// Starts a Python program on the node, and waits until it prints `ready`.
+fn start_script(node: &Machine, prefix: &[&str], script: &str) -> Result<Process> {
+    let words = [prefix, &["python3", "-u", "-c", script]].concat();
+    let process = Process::start(node, &words)?;
+    until("the script is ready", || {
+        let ended = process.ended()?;
+        ensure!(ended.is_none(), "it has ended: {}", process.output());
+        Ok(process.output().contains("ready").then_some(()))
+    })?;
+    Ok(process)
+}
+
+/// Requires that a text has no control character but line feeds.
+fn assert_printable(what: &str, text: &str) -> Result<()> {
+    let found = text.chars().find(|c| c.is_control() && *c != '\n');
+    ensure!(found.is_none(), "{found:?} in {what}: {text:?}");
+    Ok(())
+}
+
+/// A name that clears the screen, forges a line, and has a control character of two bytes.
+const HOSTILE: &str = "evil\x1b[2J\n2026 ERROR forged\u{9b}31m";
+
+#[test]
+fn control_characters_of_names_reach_neither_terminal_nor_log() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let node = &sandbox.node;
+    let pod = sandbox.pod("pod")?;
+    let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME={HOSTILE}");
+    // The reference plugins accept such a name.
+    let add = pod.prepare(Verb::Add, pod.config()).set("CNI_ARGS", &args);
+    let result = add.run(node)?.result()?;
+    let link = result["interfaces"][1]["name"].as_str().unwrap_or_default();
+
+    let name = r"import ctypes, socket
+ctypes.CDLL(None).prctl(15, b'evil\x1b[2J\nERROR', 0, 0, 0)
+s = socket.create_server(('', 8080))
+print('ready')
+s.accept()";
+    let _holder = start_script(node, &[], name)?;
+    let other = sandbox.pod("other")?;
+    let publish = Config::new("1.1.0").publish(&[Mapping::tcp(8080, 80)]);
+    let refused = other.prepare(Verb::Add, &publish).run(node)?;
+    let error = refused.error()?;
+    ensure!(error.msg.contains("evil"), "{error:?}");
+    ensure!(!error.msg.contains(char::is_control), "{error:?}");
+
+    for verb in [
+        "list",
+        "list --json",
+        "status",
+        "flows",
+        "events --last",
+        "events --last --json",
+        &format!("inspect {}", pod.id()),
+        "top --once",
+    ] {
+        assert_printable(verb, &agent.ctl(verb)?)?;
+    }
+    let list = agent.ctl("list")?;
+    ensure!(list.contains(r"ns/evil\u{1b}[2J\n2026 ERROR"), "{list}");
+    let links = node.call_json(&format!("ip -json link show dev {link}"))?;
+    let alias = links[0]["ifalias"]
+        .as_str()
+        .context("the link has an alias")?;
+    ensure!(alias.contains("evil"), "{alias}");
+    ensure!(!alias.contains(char::is_control), "{alias:?}");
+    assert_printable("the log", &agent.log())?;
+    for line in agent.log().lines() {
+        let forged = line.starts_with("2026 ERROR") || line.starts_with("ERROR");
+        ensure!(!forged, "{line}");
+    }
+    let del = pod.prepare(Verb::Del, pod.config()).set("CNI_ARGS", &args);
+    del.run(node)?.success()
+}
+
+/// Any process in the node's network namespace can bind the name of the instance lock, and so can
+/// one of a pod in that namespace. It has none of an agent's capabilities.
+#[test]
+fn a_squatted_lock_socket_does_not_keep_the_agent_from_starting() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let bind = "import socket, time
+s = socket.socket(socket.AF_UNIX)
+s.bind(b'\\0viaduct/bridge/cbr0')";
+    let full = "s.listen(0)
+for _ in range(4):
+    c = socket.socket(socket.AF_UNIX)
+    c.setblocking(False)
+    c.connect_ex(b'\\0viaduct/bridge/cbr0')
+    globals()[f'c{_}'] = c";
+    let powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    for (how, listens) in [("listening", "s.listen()"), ("full", full), ("bound", "")] {
+        let script = format!("{bind}\n{listens}\nprint('ready')\ntime.sleep(600)");
+        let _squatter = start_script(&sandbox.node, &powerless, &script)?;
+        let mut agent = Agent::start(&sandbox.node, &[]).context(how)?;
+        assert_serves(&sandbox, &agent, how).context(how)?;
+        let log = agent.log();
+        ensure!(
+            log.contains("instance lock of bridge cbr0 unavailable"),
+            "{how}: {log}"
+        );
+        // The directories have locks of their own.
+        let second = agent.run(&[]).err().context(how)?;
+        let text = format!("{second:#}");
+        ensure!(text.contains("another agent"), "{how}: {text}");
+        agent.terminate()?;
+    }
+    Ok(())
+}
+
+/// The spool folder is made by a plugin that finds no agent.
+#[test]
+fn uninstall_leaves_no_spool_folder() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    for by_api in [true, false] {
+        let mut pod = sandbox.pod(&format!("pod-{by_api}"))?;
+        pod.add()?;
+        agent.terminate()?;
+        pod.del()?;
+        let spooled = sandbox.node.call("ls /run/viaduct/spool")?;
+        ensure!(spooled.contains(".json"), "{spooled}");
+        agent.restart()?;
+        if by_api {
+            agent.ctl("uninstall")?;
+            agent.wait_for_end()?;
+        } else {
+            agent.terminate()?;
+            agent.run(&["--uninstall"])?;
+        }
+        let left = sandbox.node.call("find /run/viaduct -mindepth 1")?;
+        ensure!(left.trim().is_empty(), "left: {left}");
+        agent.restart()?;
+    }
+    Ok(())
+}
+
+const JOURNAL: &str = "/run/viaduct/records.journal";
+
+/// Returns the journal with its end cut at a line end, zeroed, and gone.
+fn journal_damages(whole: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let ends: Vec<usize> = whole
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b'\n')
+        .map(|(at, _)| at + 1)
+        .collect();
+    let last = ends[ends.len() - 2];
+    let head = ends[0];
+    let zeros = |from: usize| {
+        let mut bytes = whole.to_vec();
+        bytes[from..].fill(0);
+        bytes
+    };
+    vec![
+        ("the last line is cut off", whole[..last].to_vec()),
+        ("all lines are cut off", whole[..head].to_vec()),
+        ("the last line is zeroed", zeros(last)),
+        ("all lines are zeroed", zeros(head)),
+        ("the file is empty", Vec::new()),
+        ("the file is zeroed", zeros(0)),
+    ]
+}
+
+#[test]
+fn a_journal_that_lost_its_end_is_reported_and_live_pods_keep_their_links() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let mut pods = Vec::new();
+    for name in ["one", "two", "three"] {
+        let mut pod = sandbox.pod(name)?;
+        pod.add()?;
+        pods.push(pod);
+    }
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    let open: Vec<Connection> = pods
+        .iter()
+        .map(|pod| Connection::tcp(&pod.machine, SocketAddr::new(WORLD[0], 7000)))
+        .collect::<Result<_>>()?;
+    agent.kill()?;
+    let mounts = sandbox.node.mounts();
+    let whole = mounts.run(|| fs::read(JOURNAL))?;
+    for (what, bytes) in journal_damages(&whole) {
+        mounts.run(|| fs::write(JOURNAL, &bytes))?;
+        let refusal = agent.restart().err().context(what)?;
+        let text = format!("{refusal:#}");
+        ensure!(text.contains("damaged"), "{what}: {text}");
+        for pod in &pods {
+            ensure!(text.contains(pod.host_link()), "{what}: {text}");
+        }
+        for connection in &open {
+            connection.exchange().context(what)?;
+        }
+        let kept = mounts.run(|| fs::read(JOURNAL))?;
+        ensure!(kept == bytes, "{what}: the journal has changed");
+    }
+    mounts.run(|| fs::write(JOURNAL, &whole))?;
+    agent.restart()?;
+    for pod in &pods {
+        pod.check()?.success()?;
+        pod.del()?;
+    }
+    Ok(())
+}
+
+/// Flows of each pod, below its quota.
+const FLOWS_PER_POD: u64 = 3_500;
+
+/// Opens UDP flows from a pod to the world, some thousands a second.
+fn open_flows(pod: &Machine) -> Result<()> {
+    let script = format!(
+        "import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for port in range({FLOWS_PER_POD}):
+    try: s.sendto(b'x', ('{}', 2000 + port))
+    except OSError: pass
+    if port % 8 == 0: time.sleep(0.002)",
+        WORLD[0]
+    );
+    pod.call_words(&["python3", "-c", &script]).map(drop)
+}
+
+/// Returns a field of `/proc/<pid>/status` in KiB.
+fn memory(pid: u32, field: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let words = line.and_then(|line| line.split_whitespace().nth(1));
+    words
+        .and_then(|kib| kib.parse().ok())
+        .context("a size in KiB")
+}
+
+/// Sends a request, and returns the connection.
+fn request(node: &Machine, path: &str) -> Result<UnixStream> {
+    let mut stream = node.mounts().run(|| UnixStream::connect(SOCKET))?;
+    stream.set_read_timeout(Some(deadline()))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: viaduct\r\nconnection: close\r\n\r\n"
+    )?;
+    Ok(stream)
+}
+
+/// Reads a response to its end: returns its first line, its length, and its last bytes.
+fn read_response(mut stream: UnixStream) -> Result<(String, usize, Vec<u8>)> {
+    let mut buffer = vec![0; 64 << 10];
+    let (mut length, mut first, mut last) = (0, None, Vec::new());
+    loop {
+        let read = stream.read(&mut buffer)?;
+        if read == 0 {
+            return Ok((first.unwrap_or_default(), length, last));
+        }
+        length += read;
+        first.get_or_insert_with(|| {
+            let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            text.lines().next().unwrap_or_default().to_owned()
+        });
+        last = buffer[read.saturating_sub(64)..read].to_vec();
+    }
+}
+
+#[test]
+fn sixty_requests_for_a_large_flow_table_use_the_memory_of_a_few() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let mut pods = Vec::new();
+    for name in ["one", "two", "three"] {
+        let mut pod = sandbox.pod(name)?;
+        pod.add()?;
+        pods.push(pod);
+    }
+    let pid = agent.pid().context("the agent runs")?;
+    let before = memory(pid, "VmRSS")?;
+    std::thread::scope(|scope| {
+        let senders = pods
+            .iter()
+            .map(|pod| scope.spawn(|| open_flows(&pod.machine)));
+        let senders: Vec<_> = senders.collect();
+        let sent = senders.into_iter().map(|sender| sender.join());
+        sent.map(|done| done.expect("no panic"))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    let path = "/v1/flows?limit=100000";
+    let view = agent.get(path)?;
+    let listed = view["flows"].as_array().map_or(0, Vec::len);
+    ensure!(
+        view["matching"] == listed,
+        "{} of {listed}",
+        view["matching"]
+    );
+    ensure!(listed >= 8_000, "{listed} flows");
+    ensure!(view["room"]["usedEntries"].is_u64() || view["room"]["used_entries"].is_u64());
+
+    fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
+    // One client never reads.
+    let stalled = request(&sandbox.node, path)?;
+    let streams: Vec<UnixStream> = (0..60)
+        .map(|_| request(&sandbox.node, path))
+        .collect::<Result<_>>()?;
+    let responses = std::thread::scope(|scope| {
+        let readers = streams
+            .into_iter()
+            .map(|stream| scope.spawn(|| read_response(stream)));
+        let readers: Vec<_> = readers.collect();
+        agent.get("/v1/status")?;
+        let read = readers.into_iter().map(|reader| reader.join());
+        read.map(|done| done.expect("no panic"))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    for (status, length, last) in responses {
+        ensure!(status.contains("200"), "{status}");
+        ensure!(length > 1_000_000, "{length} bytes");
+        ensure!(
+            last.ends_with(b"}\r\n0\r\n\r\n"),
+            "{:?}",
+            String::from_utf8_lossy(&last)
+        );
+    }
+    let grown = memory(pid, "VmHWM")?.saturating_sub(before) >> 10;
+    ensure!(grown < 40, "the agent grew by {grown} MiB");
+    drop(stalled);
+    until("the memory is given back", || {
+        let grown = memory(pid, "VmRSS")?.saturating_sub(before) >> 10;
+        Ok((grown < 16).then_some(()))
+    })
+}
+
+/// Stops one thread of a process until the program ends.
+const STOP_THREAD: &str = "import ctypes, sys, time
+PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+thread = int(sys.argv[1])
+assert libc.ptrace(PTRACE_SEIZE, thread, 0, 0) == 0, ctypes.get_errno()
+assert libc.ptrace(PTRACE_INTERRUPT, thread, 0, 0) == 0, ctypes.get_errno()
+libc.waitpid(thread, None, 0x40000000)
+print('ready')
+time.sleep(600)";
+
+fn thread_of(pid: u32, name: &str) -> Result<String> {
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?.path();
+        if fs::read_to_string(task.join("comm"))?.trim() == name {
+            let id = task.file_name().context("a task has a name")?;
+            return Ok(id.to_string_lossy().into_owned());
+        }
+    }
+    anyhow::bail!("no thread {name}")
+}
+
+/// Returns the messages of the degradations `engine-stuck`.
+fn stuck(agent: &Agent) -> Result<Vec<String>> {
+    let status = agent.get("/v1/status")?;
+    let degraded = status["degraded"].as_array().into_iter().flatten();
+    Ok(degraded
+        .map(ToString::to_string)
+        .filter(|text| text.contains("engine-stuck"))
+        .collect())
+}
+
+#[test]
+fn an_engine_that_does_not_go_on_is_reported_and_its_requests_are_executed_afterwards() -> Result<()>
+{
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let node = &sandbox.node;
+    let pid = agent.pid().context("the agent runs")?;
+    let engine = thread_of(pid, "engine")?;
+    let words = ["python3", "-u", "-c", STOP_THREAD, &engine];
+    let stop = Process::start(node, &words)?;
+    until("the engine's thread is stopped", || {
+        let ended = stop.ended()?;
+        ensure!(ended.is_none(), "it has ended: {}", stop.output());
+        Ok(stop.output().contains("ready").then_some(()))
+    })?;
+    ensure!(stuck(&agent)?.is_empty());
+    let mut pod = sandbox.pod("pod")?;
+    let status = pod.prepare(Verb::Status, pod.config());
+    let id = pod.id().to_owned();
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| pod.add());
+        let found = until("the engine is reported", || {
+            Ok(stuck(&agent)?.into_iter().next())
+        })?;
+        ensure!(found.contains("ADD") && found.contains(&id), "{found}");
+        let error = status.run(node)?.error()?;
+        ensure!(error.code == 50 && error.msg.contains("ADD"), "{error:?}");
+        let doctor = node.output(&[
+            "sh",
+            "-c",
+            &format!("{} doctor", e2e::program("bin/viaductctl").display()),
+        ])?;
+        ensure!(
+            String::from_utf8_lossy(&doctor.stdout).contains("has not ended"),
+            "{doctor:?}"
+        );
+        drop(stop);
+        add.join().expect("no panic")
+    })?;
+    until("the engine goes on", || {
+        Ok(stuck(&agent)?.is_empty().then_some(()))
+    })?;
+    let ended = |events: &str| {
+        events
+            .lines()
+            .filter(|line| line.contains("engine-stuck"))
+            .count()
+    };
+    until("both events", || {
+        Ok((ended(&agent.ctl("events")?) == 2).then_some(()))
+    })?;
+    pod.check()?.success()?;
+    pod.del().map(drop)
 }

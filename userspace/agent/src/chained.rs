@@ -28,7 +28,7 @@ impl App {
             Command::Check => self.chained_check(&request).await,
             Command::Gc => self.chained_gc(request).await,
             Command::Status => {
-                readiness(&self.handle.status(), &request.header.name)?;
+                readiness(&self.handle.live_status(), &request.header.name)?;
                 Ok(String::new())
             }
             Command::Version => Ok(String::new()),

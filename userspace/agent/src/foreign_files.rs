@@ -152,7 +152,9 @@ mod tests {
     async fn an_access_that_does_not_end_fails_with_code_11_and_names_its_path() {
         let access = FileAccess::default();
         let (sender, receiver) = mpsc::channel::<()>();
-        let wait = move || drop(receiver.recv());
+        let wait = move || {
+            let _ended = receiver.recv();
+        };
         let error = access.run("ipam.dataDir", Path::new("/stuck"), wait);
         let error = error.await.unwrap_err();
         assert_eq!(error.code, api::TRY_AGAIN_LATER);

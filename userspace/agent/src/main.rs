@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod allowlist;
+mod answers;
 mod background;
 mod body;
 mod chained;
@@ -40,6 +41,7 @@ mod server;
 mod service_manager;
 mod socket;
 mod start;
+mod stuck_engine;
 mod telemetry;
 mod tuning_backup;
 mod uninstall;
@@ -58,6 +60,7 @@ use api::Spool;
 use clap::Parser;
 use kernel::RuleReader;
 
+use crate::answers::AnswerMemory;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
@@ -131,6 +134,7 @@ fn run(options: Options) -> Result<()> {
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
         declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
+        answers: AnswerMemory::default(),
         file_access: FileAccess::default(),
         started: Instant::now(),
         flows,

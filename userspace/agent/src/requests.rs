@@ -23,6 +23,7 @@ use serde_json::value::RawValue;
 use tokio::task::spawn_blocking;
 use tracing::Instrument as _;
 
+use crate::answers::AnswerMemory;
 use crate::body::RequestMemory;
 use crate::events::{Events, NewEvent};
 use crate::failure::Failure;
@@ -52,6 +53,7 @@ pub(crate) struct App {
     /// Bridges and subnets that networks of CNI configurations may use.
     pub(crate) declared_networks: RwLock<DeclaredNetworks>,
     pub(crate) request_memory: RequestMemory,
+    pub(crate) answers: AnswerMemory,
     pub(crate) file_access: FileAccess,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
@@ -488,10 +490,13 @@ impl App {
 
     /// Fails if an ADD to the network would fail at present (behaviour S13).
     async fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
+        if let Some(stuck) = self.handle.stuck() {
+            return Err(Error::not_available(stuck.to_string()).into());
+        }
         self.expect_default_network(&request.config.header).await;
         let network = request.network(self.default_network().as_ref())?;
         self.check_declared(&request.config.header, &network)?;
-        readiness(&self.handle.status(), &network.name)?;
+        readiness(&self.handle.live_status(), &network.name)?;
         Ok(String::new())
     }
 }

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use store::Store;
 use tempfile::TempDir;
 
+use crate::answers::AnswerMemory;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
@@ -133,6 +134,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
         declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
+        answers: AnswerMemory::default(),
         file_access: FileAccess::default(),
         started: Instant::now(),
         flows,
