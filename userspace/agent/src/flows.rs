@@ -56,13 +56,13 @@ impl FlowSource {
         }
     }
 
-    /// Returns all flows at one time: now, or at most [`SHARED_FOR`] ago where another response uses
-    /// that snapshot.
+    /// Returns all flows at one time: now, or at most [`SHARED_FOR`] ago where another response
+    /// uses that snapshot.
     pub(crate) async fn snapshot(&self, handle: &Handle) -> Result<Arc<FlowSnapshot>, Failure> {
         // One request reads, and the others wait for its snapshot.
-        let latest = timeout(answers::WAIT_TIMEOUT, self.latest.lock()).await;
-        let mut latest =
-            latest.map_err(|_| cni::Error::try_again_later("the flow table is being read"))?;
+        let mut latest = timeout(answers::WAIT_TIMEOUT, self.latest.lock())
+            .await
+            .map_err(|_| cni::Error::try_again_later("the flow table is being read"))?;
         let (read_at, snapshot) = &*latest;
         if read_at.is_some_and(|at| at.elapsed() < SHARED_FOR)
             && let Some(snapshot) = snapshot.upgrade()
@@ -89,8 +89,8 @@ impl FlowSource {
         Ok(snapshot)
     }
 
-    /// Reads the table on a blocking thread, because a large table takes long. Returns the number of
-    /// its entries, and its flows.
+    /// Reads the table on a blocking thread, because a large table takes long. Returns the number
+    /// of its entries, and its flows.
     async fn flows(&self) -> Result<(usize, Vec<LiveFlow>), Failure> {
         let read = Arc::clone(&self.read);
         let read = move || {

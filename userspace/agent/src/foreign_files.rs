@@ -39,8 +39,8 @@ impl Default for FileAccess {
 }
 
 impl FileAccess {
-    /// Runs `work`, which accesses `path`, on a separate thread. An access that does not end in time
-    /// is an error with code 11; `key` is the name of the path in the request.
+    /// Runs `work`, which accesses `path`, on a separate thread. An access that does not end in
+    /// time is an error with code 11; `key` is the name of the path in the request.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         key: &str,
@@ -155,8 +155,10 @@ mod tests {
         let wait = move || {
             let _ended = receiver.recv();
         };
-        let error = access.run("ipam.dataDir", Path::new("/stuck"), wait);
-        let error = error.await.unwrap_err();
+        let error = access
+            .run("ipam.dataDir", Path::new("/stuck"), wait)
+            .await
+            .unwrap_err();
         assert_eq!(error.code, api::TRY_AGAIN_LATER);
         assert!(error.msg.contains("ipam.dataDir: /stuck"), "{error:?}");
         drop(sender);

@@ -139,8 +139,10 @@ pub(crate) async fn read_all_into(access: &FileAccess, intent: &mut Intent) -> R
     let folder = Path::new(lease_files::DEFAULT_DATA_DIR);
     let failed = |error| Error::io(format!("cannot read host-local's lease files: {error}"));
     let all = access.run("ipam.dataDir", folder, read).await?;
-    let others = all.map_err(failed)?.into_iter();
-    let others = others.filter(|(_, owner)| *owner != intent.key);
+    let others = all
+        .map_err(failed)?
+        .into_iter()
+        .filter(|(_, owner)| *owner != intent.key);
     intent.requested.taken.extend(others);
     Ok(())
 }

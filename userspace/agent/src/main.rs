@@ -19,6 +19,7 @@ mod events;
 mod failure;
 mod flows;
 mod foreign_files;
+mod garbage_collection;
 mod installation;
 mod instance_lock;
 mod leases;

@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use api::{AttachmentView, CniRequest, EventOutcome};
 use cni::{
-    AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
-    GcRequest, Header, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
+    AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease, Header,
+    Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
-use engine::{AttachedPods, GcScope, Handle, Uninstalled};
+use engine::{AttachedPods, Handle, Uninstalled};
 use kernel::RuleReader;
 use model::{
-    Attachment, Cidr, ContainerId, HairpinMode, IfName, InvalidName, Mac, NetnsPath, Network,
-    NetworkName, PortMapping,
+    Attachment, Cidr, HairpinMode, IfName, InvalidName, Mac, NetnsPath, Network, NetworkName,
+    PortMapping,
 };
 use planner::DeclaredNetworks;
 use serde::Deserialize;
@@ -30,7 +30,7 @@ use crate::failure::Failure;
 use crate::flows::FlowSource;
 use crate::foreign_files::FileAccess;
 use crate::installation::{self, Installation};
-use crate::leases::{HostLocalLeases, is_valid_owner, read_all_into};
+use crate::leases::{HostLocalLeases, read_all_into};
 use crate::lifecycle::Lifecycle;
 use crate::limits::log_placeholder_burst;
 use crate::metrics::Metrics;
@@ -414,80 +414,6 @@ impl App {
         Ok(String::new())
     }
 
-    /// Removes attachments that are not in the runtime's list and whose namespace is gone; with
-    /// `forceGC` also those of live namespaces. Continues after failures and returns all of them
-    /// (behaviour S12).
-    async fn gc(&self, request: GcRequest) -> Result<String, Failure> {
-        let network = request.network(&self.default_name());
-        let Some(valid) = request.valid else {
-            return Ok(String::new());
-        };
-        let valid: BTreeSet<_> = valid
-            .into_iter()
-            .map(|known| (known.container_id, known.ifname))
-            .collect();
-        let collect = GcScope {
-            network,
-            valid: valid.clone(),
-            forced: request.forced,
-        };
-        let collected = self.collect_attachments(collect).await;
-        if let Some(leases) = HostLocalLeases::of(&request.header, &self.file_access) {
-            self.collect_lease_files(&leases, &valid).await?;
-        }
-        collected
-    }
-
-    /// Releases lease files of containers that are neither in the runtime's list nor on record, as
-    /// host-local does. The files are listed before the records, so that a container attached in
-    /// between is not among the files without a record.
-    async fn collect_lease_files(
-        &self,
-        leases: &HostLocalLeases,
-        valid: &BTreeSet<(ContainerId, IfName)>,
-    ) -> Result<(), Failure> {
-        let owners = leases.owners().await?;
-        if owners.is_empty() {
-            return Ok(());
-        }
-        let records = self.handle.attachments().await?;
-        let recorded = records
-            .iter()
-            .map(|record| &record.attachment.key)
-            .map(|key| (&key.container_id, &key.ifname));
-        let known = valid
-            .iter()
-            .map(|(id, ifname)| (id, ifname))
-            .chain(recorded);
-        let unknown = owners
-            .iter()
-            .filter(|owner| !is_valid_owner(owner, known.clone()))
-            .cloned();
-        Ok(leases.collect(unknown.collect()).await?)
-    }
-
-    pub(crate) async fn collect_attachments(&self, collect: GcScope) -> Result<String, Failure> {
-        let collected = self.handle.collect(collect).await?;
-        let removed = collected
-            .removed
-            .iter()
-            .map(|key| (key, EventOutcome::Removed));
-        let alive = collected
-            .alive
-            .iter()
-            .map(|key| (key, EventOutcome::LeftAlone));
-        for (key, outcome) in removed.chain(alive) {
-            let message = "not in the runtime's list of valid attachments";
-            self.events
-                .emit(NewEvent::new("gc", key.to_string(), outcome, message));
-        }
-        if collected.failures.is_empty() {
-            Ok(String::new())
-        } else {
-            Err(Error::internal(collected.failures.join("; ")).into())
-        }
-    }
-
     /// Fails if an ADD to the network would fail at present (behaviour S13).
     async fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
         if let Some(stuck) = self.handle.stuck() {
@@ -496,7 +422,7 @@ impl App {
         self.expect_default_network(&request.config.header).await;
         let network = request.network(self.default_network().as_ref())?;
         self.check_declared(&request.config.header, &network)?;
-        readiness(&self.handle.live_status(), &network.name)?;
+        readiness(&self.handle.status(), &network.name)?;
         Ok(String::new())
     }
 }

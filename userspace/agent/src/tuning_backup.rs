@@ -93,8 +93,10 @@ impl BackupFile {
         }
         let path = self.0.clone();
         let write = move || write(&path, &Backup::from(&settings));
-        let written = access.run(KEY, &self.0, write).await;
-        let written = written.and_then(|done| done.map_err(|error| Error::io(error.to_string())));
+        let written = access
+            .run(KEY, &self.0, write)
+            .await
+            .and_then(|done| done.map_err(|error| Error::io(error.to_string())));
         if let Err(error) = written {
             tracing::warn!(
                 path = %self.0.display(),

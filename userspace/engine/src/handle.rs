@@ -50,8 +50,8 @@ const REPORT_BUFFER: usize = 64;
 /// up, so that the plugin gets the error.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// Time after which running work counts as stuck. Requests take milliseconds, and reconciliations of
-/// large nodes a second.
+/// Time after which running work counts as stuck. Requests take milliseconds, and reconciliations
+/// of large nodes a second.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// Client of the engine. The engine's thread ends when the last handle is dropped and the queue is

@@ -117,8 +117,9 @@ impl Operations {
         let background = unanswered.background;
         let background = background.map(|begun| ("background task", None, begun));
         // Without either, the thread should have taken the oldest request at once.
-        let oldest = requests().next();
-        let oldest = oldest.and_then(|request| titled(request, request.queued_at));
+        let oldest = requests()
+            .next()
+            .and_then(|request| titled(request, request.queued_at));
         let (verb, key, begun) = running.or(background).or(oldest)?;
         let since = begun.elapsed();
         (since >= limit).then(|| StuckOperation {

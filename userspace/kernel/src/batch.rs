@@ -85,8 +85,8 @@ fn lookup<K: Pod, V: Pod>(
         element_flags: 0,
         flags: 0,
     };
-    // SAFETY: the kernel reads and writes positions of at most the size of `Position`, and writes at
-    // most `count` keys and values, which is the capacity of both lists.
+    // SAFETY: the kernel reads and writes positions of at most the size of `Position`, and writes
+    // at most `count` keys and values, which is the capacity of both lists.
     let is_last = match unsafe { bpf(LOOKUP_BATCH, &mut arguments) } {
         Ok(_) => false,
         Err(error) if is(&error, Errno::ENOENT) => true,

@@ -289,8 +289,8 @@ fn load(kind: u32, instructions: &[u64]) -> io::Result<OwnedFd> {
         version: 0,
         flags: 0,
     };
-    // SAFETY: the kernel reads `count` instructions and the licence, which live until the end of the
-    // function.
+    // SAFETY: the kernel reads `count` instructions and the licence, which live until the end of
+    // the function.
     let load = || unsafe { bpf(PROG_LOAD, &mut load) };
     let descriptor = retry(load, is_interruption)?;
     // SAFETY: the kernel has just made the descriptor for us.

@@ -17,8 +17,8 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| c != '\n' && is_unprintable(c))
 }
 
-/// Replaces the same characters but line feeds by their escapes in JSON, such as `\u001b`. `text` is
-/// a JSON document, where such characters are in strings only.
+/// Replaces the same characters but line feeds by their escapes in JSON, such as `\u001b`. `text`
+/// is a JSON document, where such characters are in strings only.
 pub fn printable_json(text: &str) -> Cow<'_, str> {
     let unprintable = |c: char| c != '\n' && is_unprintable(c);
     if !text.contains(unprintable) {

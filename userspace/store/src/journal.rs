@@ -30,7 +30,11 @@ const HEAD: usize = HEAD_WORD.len() + 2 * 11 + 1 + DIGITS + 1;
 pub(crate) struct Journal {
     path: PathBuf,
     file: fs::File,
+    /// The head as of the last line or compaction.
     head: Head,
+    /// Number of the database's last compaction: another than the head's if [`Journal::clear`]
+    /// failed.
+    compaction: u32,
     /// Length of head and complete lines in bytes; the next line is written there.
     length: u64,
 }
@@ -122,6 +126,13 @@ impl Journal {
             let file = open().map_err(|error| failed("open", &path, error))?;
             return Ok((Self::new(path, file, head, length), changes));
         };
+        if expected == Expected::Compaction(head.compaction.wrapping_add(1)) {
+            // The agent was killed between the commit and the new head: the database has all lines,
+            // whether they are still there or not.
+            let mut journal = Self::new(path, file, head, length);
+            journal.clear()?;
+            return Ok((journal, Vec::new()));
+        }
         head.check(expected, found).map_err(damaged)?;
         let head = Head {
             lines: found,
@@ -135,6 +146,7 @@ impl Journal {
             path,
             file,
             head,
+            compaction: head.compaction,
             length: HEAD as u64 + lines,
         }
     }
@@ -153,12 +165,14 @@ impl Journal {
     pub(crate) fn append(&mut self, change: &Change) -> Result<(), StoreError> {
         let line = line(change);
         let head = Head {
+            compaction: self.compaction,
             lines: self.head.lines + 1,
-            ..self.head
         };
         // The line first: a head that counts a line which is not there means damage.
-        let written = self.file.write_all_at(&line, self.length);
-        let written = written.and_then(|()| self.write_head(head));
+        let written = self
+            .file
+            .write_all_at(&line, self.length)
+            .and_then(|()| self.write_head(head));
         if let Err(error) = written {
             let _as_before = self.write_head(self.head);
             let _as_before = self.file.set_len(self.length);
@@ -170,13 +184,15 @@ impl Journal {
     }
 
     /// Removes all changes, after the database has them, as of its compaction
-    /// [`Journal::next_compaction`].
+    /// [`Journal::next_compaction`]. After a failure they may be left: they are repeated, which is
+    /// harmless.
     pub(crate) fn clear(&mut self) -> Result<(), StoreError> {
+        self.compaction = self.next_compaction();
         let head = Head {
-            compaction: self.next_compaction(),
+            compaction: self.compaction,
             lines: 0,
         };
-        // The head first: lines that it does not count are repeated, which is harmless.
+        // The head first: a shorter file than it counts means damage.
         let cleared = self
             .write_head(head)
             .and_then(|()| self.file.set_len(HEAD as u64));
@@ -226,16 +242,12 @@ impl Head {
     /// Compares the head with the database and with the number of lines.
     fn check(self, expected: Expected, found: u32) -> Result<(), String> {
         let Self { compaction, lines } = self;
-        if let Expected::Compaction(last) = expected {
-            // The agent was killed between the commit and the new head: the database has all.
-            if last == compaction.wrapping_add(1) {
-                return Ok(());
-            }
-            if last != compaction {
-                return Err(format!(
-                    "it follows compaction {compaction} of the database, which is at {last}"
-                ));
-            }
+        if let Expected::Compaction(last) = expected
+            && last != compaction
+        {
+            return Err(format!(
+                "it follows compaction {compaction} of the database, which is at {last}"
+            ));
         }
         if found < lines {
             return Err(format!("{found} of its {lines} lines are left"));
