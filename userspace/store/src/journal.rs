@@ -10,15 +10,25 @@
 //! counts the lines, and names the compaction that the journal follows. The database has the number
 //! of its last compaction. So a journal whose end was cut or zeroed, that was emptied, removed or
 //! replaced, is damaged, and not a shorter one: records of live pods would be missing.
+//!
+//! Behind the lines, blocks are allocated for removals, which are possible on a full disk: an ADD
+//! that finds no room removes its record again.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::change::Change;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+
+use crate::change::{Change, Subject};
 use crate::{StoreError, format};
 
+/// Bytes behind the lines that only removals may use: some hundred lines.
+const RESERVE: u64 = 32 << 10;
+/// Bytes that are allocated at a time.
+const BLOCK: u64 = 4 << 10;
 /// Hexadecimal digits of a checksum.
 const DIGITS: usize = 8;
 /// Begins the head.
@@ -37,6 +47,8 @@ pub(crate) struct Journal {
     compaction: u32,
     /// Length of head and complete lines in bytes; the next line is written there.
     length: u64,
+    /// Length in bytes for which blocks are allocated.
+    allocated: u64,
 }
 
 /// Head of the file.
@@ -148,7 +160,22 @@ impl Journal {
             head,
             compaction: head.compaction,
             length: HEAD as u64 + lines,
+            allocated: 0,
         }
+    }
+
+    /// Allocates blocks for `more` bytes and the reserve, where the file system can.
+    fn reserve(&mut self, more: u64) -> Result<(), StoreError> {
+        let wanted = (self.length + more + RESERVE).next_multiple_of(BLOCK);
+        if wanted <= self.allocated {
+            return Ok(());
+        }
+        let length = i64::try_from(wanted).unwrap_or(i64::MAX);
+        match fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, length) {
+            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => self.allocated = wanted,
+            Err(error) => return Err(failed("extend", &self.path, error.into())),
+        }
+        Ok(())
     }
 
     /// Returns the length of all lines in bytes.
@@ -164,6 +191,9 @@ impl Journal {
     /// Appends a change. After a failure the journal is as before.
     pub(crate) fn append(&mut self, change: &Change) -> Result<(), StoreError> {
         let line = line(change);
+        if !matches!(change.subject, Some(Subject::Removed(_))) {
+            self.reserve(line.len() as u64)?;
+        }
         let head = Head {
             compaction: self.compaction,
             lines: self.head.lines + 1,
@@ -176,6 +206,7 @@ impl Journal {
         if let Err(error) = written {
             let _as_before = self.write_head(self.head);
             let _as_before = self.file.set_len(self.length);
+            self.allocated = 0;
             return Err(failed("write", &self.path, error));
         }
         self.head = head;
@@ -199,6 +230,9 @@ impl Journal {
         cleared.map_err(|error| failed("empty", &self.path, error))?;
         self.head = head;
         self.length = HEAD as u64;
+        // Truncating has freed the blocks. The next line that needs them reports a full disk.
+        self.allocated = 0;
+        let _full = self.reserve(0);
         Ok(())
     }
 

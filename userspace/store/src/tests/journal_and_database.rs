@@ -151,6 +151,29 @@ fn a_new_store_discards_the_journal_of_a_removed_one() {
 }
 
 /// A crash between commit and truncation: the journal repeats changes that the database has.
+/// The lines of removals fit into what is allocated behind those of records.
+#[test]
+fn room_for_removals_is_allocated_behind_the_lines() {
+    use std::os::unix::fs::MetadataExt as _;
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let journal = journal::path_beside(&path);
+    let mut store = Store::open(&path).unwrap();
+    let room = || {
+        let metadata = fs::metadata(&journal).unwrap();
+        metadata.blocks() * 512 - metadata.len()
+    };
+    for container in 5..9 {
+        store.put(&record(container, State::Pending)).unwrap();
+        assert!(room() >= 32 << 10, "{} bytes", room());
+    }
+    let before = room();
+    store.remove(&key(5)).unwrap();
+    assert!(before - room() < 512);
+    store.compact_journal().unwrap();
+    assert!(room() >= 32 << 10, "{} bytes", room());
+}
+
 #[test]
 fn replaying_a_compacted_journal_changes_nothing() {
     let directory = directory();
