@@ -3,15 +3,19 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
 use cni::{Error, Header};
 use lease_files::{LeaseFolder, Owner};
 use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent};
 
+use crate::foreign_files::FileAccess;
+
 /// The lease files of a network.
 pub(crate) struct HostLocalLeases {
     folder: LeaseFolder,
+    access: FileAccess,
     /// Whether the agent writes lease files: only if the configuration sets `dataDir`.
     writes: bool,
 }
@@ -20,11 +24,12 @@ impl HostLocalLeases {
     /// Returns the lease files of the network in a configuration. `None` for the default network,
     /// whose addresses only the agent assigns, and for a network with another `ipam` plugin, which
     /// assigns them.
-    pub(crate) fn of(header: &Header) -> Option<Self> {
+    pub(crate) fn of(header: &Header, access: &FileAccess) -> Option<Self> {
         let data_dir = header.data_dir.as_deref();
         let gives = header.declares_network && header.ipam_plugin.is_none();
         gives.then(|| Self {
             folder: LeaseFolder::new(data_dir, &header.name),
+            access: access.clone(),
             writes: data_dir.is_some_and(Path::is_absolute),
         })
     }
@@ -33,63 +38,85 @@ impl HostLocalLeases {
     /// assigned last. Excluded are the attachment's own leases, because the records show whether it
     /// is still attached, and leases that the agent has written, because each of them has a record
     /// as long as it is in use.
-    pub(crate) fn read_into(&self, intent: &mut Intent) -> Result<(), Error> {
-        let failed = |error| self.failed(&error);
-        let taken = self.folder.taken_by_host_local().map_err(failed)?;
+    pub(crate) async fn read_into(&self, intent: &mut Intent) -> Result<(), Error> {
+        let read =
+            |folder: &LeaseFolder| Ok((folder.taken_by_host_local()?, folder.last_reserved()?));
+        let (taken, last_reserved) = self.run(read).await?;
         let others = taken.into_iter().filter(|(_, owner)| *owner != intent.key);
         intent.requested.taken = others.collect();
-        intent.requested.last_reserved = self.folder.last_reserved().map_err(failed)?;
+        intent.requested.last_reserved = last_reserved;
         Ok(())
     }
 
     /// Writes the addresses of an attachment; nothing if the configuration sets no `dataDir`.
-    pub(crate) fn write(&self, attachment: &Attachment) -> Result<(), Error> {
+    pub(crate) async fn write(&self, attachment: &Attachment) -> Result<(), Error> {
         if !self.writes {
             return Ok(());
         }
         let owner = owner(&attachment.key);
-        let write = || {
-            let locked = self.folder.lock()?;
+        let addresses: Vec<IpAddr> = attachment
+            .addresses
+            .iter()
+            .map(|assigned| assigned.address.address)
+            .collect();
+        let write = move |folder: &LeaseFolder| {
+            let locked = folder.lock()?;
             locked.release(&owner)?;
-            for (set, assigned) in attachment.addresses.iter().enumerate() {
-                let address = assigned.address.address;
+            for (set, address) in addresses.into_iter().enumerate() {
                 locked.mirror(address, &owner)?;
                 locked.put_last_reserved(set, address)?;
             }
-            io::Result::Ok(())
+            Ok(())
         };
-        write().map_err(|error| self.failed(&error))
+        self.run(write).await
     }
 
     /// Removes the lease files of an attachment, whether written by the agent or by host-local. A
     /// failure is logged only.
-    pub(crate) fn release(&self, key: &AttachmentKey) {
-        if !self.folder.exists() {
-            return;
-        }
-        let locked = self.folder.lock();
-        if let Err(error) = locked.and_then(|locked| locked.release(&owner(key))) {
+    pub(crate) async fn release(&self, key: &AttachmentKey) {
+        let owner = owner(key);
+        let release = move |folder: &LeaseFolder| {
+            if folder.exists() {
+                folder.lock()?.release(&owner)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = self.run(release).await {
             tracing::warn!(%key, %error, "cannot remove host-local's lease file: its address stays leased");
         }
     }
 
     /// Returns the owners of all lease files.
-    pub(crate) fn owners(&self) -> Result<BTreeSet<Owner>, Error> {
-        let leases = self.folder.leases().map_err(|error| self.failed(&error))?;
+    pub(crate) async fn owners(&self) -> Result<BTreeSet<Owner>, Error> {
+        let leases = self.run(LeaseFolder::leases).await?;
         Ok(leases.into_values().collect())
     }
 
     /// Removes the lease files of these owners.
-    pub(crate) fn collect<'a>(&self, owners: impl Iterator<Item = &'a Owner>) -> Result<(), Error> {
-        let mut owners = owners.peekable();
-        if owners.peek().is_none() {
+    pub(crate) async fn collect(&self, owners: Vec<Owner>) -> Result<(), Error> {
+        if owners.is_empty() {
             return Ok(());
         }
-        let mut collect = || {
-            let locked = self.folder.lock()?;
-            owners.try_for_each(|owner| locked.release(owner).map(drop))
+        let collect = move |folder: &LeaseFolder| {
+            let locked = folder.lock()?;
+            owners
+                .iter()
+                .try_for_each(|owner| locked.release(owner).map(drop))
         };
-        collect().map_err(|error| self.failed(&error))
+        self.run(collect).await
+    }
+
+    /// Runs `work` off the API's thread: the path of the folder comes from a configuration.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LeaseFolder) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let folder = self.folder.clone();
+        let done = self
+            .access
+            .run("ipam.dataDir", self.folder.path(), move || work(&folder))
+            .await?;
+        done.map_err(|error| self.failed(&error))
     }
 
     fn failed(&self, error: &io::Error) -> Error {
@@ -101,17 +128,23 @@ impl HostLocalLeases {
 /// Adds to the intent the addresses that host-local has leased in any network. For networks that
 /// containers of other software share: its pods keep running where the agent starts with their
 /// CIDR.
-pub(crate) fn read_all_into(intent: &mut Intent) -> Result<(), Error> {
+pub(crate) async fn read_all_into(access: &FileAccess, intent: &mut Intent) -> Result<(), Error> {
     let read = || {
+        let mut all = Vec::new();
         for folder in lease_files::folders(None)? {
-            let taken = folder.taken_by_host_local()?.into_iter();
-            let others = taken.filter(|(_, owner)| *owner != intent.key);
-            intent.requested.taken.extend(others);
+            all.extend(folder.taken_by_host_local()?);
         }
-        io::Result::Ok(())
+        io::Result::Ok(all)
     };
-    let mut read = read;
-    read().map_err(|error| Error::io(format!("cannot read host-local's lease files: {error}")))
+    let folder = Path::new(lease_files::DEFAULT_DATA_DIR);
+    let failed = |error| Error::io(format!("cannot read host-local's lease files: {error}"));
+    let all = access.run("ipam.dataDir", folder, read).await?;
+    let others = all
+        .map_err(failed)?
+        .into_iter()
+        .filter(|(_, owner)| *owner != intent.key);
+    intent.requested.taken.extend(others);
+    Ok(())
 }
 
 /// Returns whether a lease belongs to one of these interfaces. A lease file without an interface

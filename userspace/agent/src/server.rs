@@ -16,7 +16,8 @@ use crate::requests::App;
 use crate::service_manager::{self, Notification};
 use crate::socket::{ListenAddress, ReadOnlyListener, Socket};
 use crate::{
-    background, clock, cni_files, connections, pod_cidr_file, refused_flows, routes, view,
+    background, clock, cni_files, connections, pod_cidr_file, refused_flows, routes, stuck_engine,
+    view,
 };
 
 /// Files of other software that the agent follows.
@@ -61,6 +62,10 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
     let happened = |action| NewEvent::new(action, "agent", EventOutcome::Done, view::VERSION);
     app.events.emit(happened("start"));
     tokio::spawn(events::follow_reports(
+        app.handle.clone(),
+        Arc::clone(&app.events),
+    ));
+    tokio::spawn(stuck_engine::poll(
         app.handle.clone(),
         Arc::clone(&app.events),
     ));

@@ -8,7 +8,7 @@ use kernel::Kernel;
 use model::{DegradedReason, IfName, NetworkName, Range};
 use planner::{BypassMode, DefaultState, DroppingDefault, NodeCondition};
 
-use crate::{Engine, NODE, NetworkStatus, Report};
+use crate::{Engine, NODE, NetworkStatus, Report, StuckOperation};
 
 /// Degradation: one function that does not work on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub enum Degraded {
     NoNftables,
     /// Other software or the operator has configured the node so that packets of pods die.
     Node(NodeCondition),
+    /// The engine's thread does not end its work.
+    EngineStuck(StuckOperation),
     /// A repair of the last reconciliation failed.
     RepairFailed {
         /// Attachment key, link name, `tables` or `node`.
@@ -93,6 +95,7 @@ impl Degraded {
             Self::ForwardingDropped { .. } => DegradedReason::ForwardingDropped,
             Self::NoNftables => DegradedReason::NoNftables,
             Self::Node(condition) => condition.reason(),
+            Self::EngineStuck(_) => DegradedReason::EngineStuck,
             Self::RepairFailed { .. } => DegradedReason::RepairFailed,
         }
     }
@@ -109,7 +112,7 @@ impl Degraded {
             {
                 AddEffect::Fails
             }
-            Self::ForwardingDropped { .. } => AddEffect::Fails,
+            Self::ForwardingDropped { .. } | Self::EngineStuck(_) => AddEffect::Fails,
             Self::Node(condition) if condition.prevents_add(network) => AddEffect::Fails,
             Self::Node(_)
             | Self::NetworkRefused { .. }
@@ -172,10 +175,25 @@ impl fmt::Display for Degraded {
                 "the kernel has no nftables: containers of other software do not reach hostports",
             ),
             Self::Node(condition) => condition.fmt(f),
+            Self::EngineStuck(stuck) => stuck.fmt(f),
             Self::RepairFailed { subject, why } => {
                 write!(f, "repair of {subject} failed: {why}")
             }
         }
+    }
+}
+
+impl fmt::Display for StuckOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.verb)?;
+        if let Some(key) = &self.key {
+            write!(f, " of {key}")?;
+        }
+        write!(f, " has not ended for {} s", self.since.as_secs())?;
+        if let Some(function) = &self.waits_in {
+            write!(f, " and waits in the kernel ({function})")?;
+        }
+        f.write_str(": all other requests wait")
     }
 }
 

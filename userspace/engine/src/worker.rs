@@ -18,7 +18,7 @@ use tracing::Span;
 
 use crate::background::{Background, BackgroundTask};
 use crate::cancellation::RequestState;
-use crate::operations::OperationGuard;
+use crate::operations::{OperationGuard, Operations};
 use crate::{
     AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, FirewallUpdate, GcResult,
     GcScope, LimitChange, Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
@@ -168,6 +168,7 @@ pub(crate) struct Worker<K> {
     /// Report that was sent last.
     pub(crate) reported: Option<Arc<Report>>,
     pub(crate) queued_once: Arc<QueuedOnce>,
+    pub(crate) operations: Operations,
 }
 
 impl<K: Kernel> Worker<K> {
@@ -221,7 +222,11 @@ impl<K: Kernel> Worker<K> {
     /// Runs background tasks until a request arrives or none is left.
     fn run_background_tasks(&mut self) {
         while self.queue.is_empty() {
-            match self.engine.run_background_task() {
+            let engine = &mut self.engine;
+            match self
+                .operations
+                .in_background(|| engine.run_background_task())
+            {
                 Some(BackgroundTask::Reconciled) => self.publish(),
                 Some(
                     BackgroundTask::Verified

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::{
     Bandwidth, Cidr, ContainerId, HostLink, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath,
-    Network, NetworkName, PortMapping, PortOptions, StandbyPort,
+    Network, NetworkName, PortMapping, PortOptions, StandbyPort, printable,
 };
 
 /// Unique key of an attachment: one container may be on several networks, or twice on one.
@@ -46,9 +46,11 @@ pub struct PodName {
     pub name: String,
 }
 
+/// Shows `namespace/name`, with control characters escaped: the names come from `CNI_ARGS`.
 impl fmt::Display for PodName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+        let (namespace, name) = (printable(&self.namespace), printable(&self.name));
+        write!(f, "{namespace}/{name}")
     }
 }
 

@@ -17,6 +17,7 @@ mod name;
 mod network;
 mod port;
 mod port_set;
+mod printable;
 mod range;
 mod settings;
 
@@ -37,5 +38,6 @@ pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};
 pub use network::{HairpinMode, Network, UnknownHairpinMode};
 pub use port::{PortMapping, Protocol, StandbyPort, UnknownProtocol};
 pub use port_set::PortSet;
+pub use printable::{printable, printable_json, printable_lines};
 pub use range::{Range, RangeError, RangeSet};
 pub use settings::InterfaceSettings;
