@@ -12,7 +12,7 @@ use api::{
 use engine::EngineError;
 use kernel::{Measured, ObserveError};
 use model::Record;
-use planner::{FlowEndpoints, FlowFilter, FlowTable, LiveFlow};
+use steps::{FlowEndpoints, FlowFilter, FlowTable, LiveFlow};
 
 use crate::failure::Failure;
 

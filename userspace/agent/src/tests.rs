@@ -18,8 +18,8 @@ use clap::Parser;
 use engine::{Background, Engine, Settings};
 use kernel::RuleReader;
 use kernel::fake::Fake;
-use planner::FlowTable;
 use serde_json::{Value, json};
+use steps::FlowTable;
 use store::Store;
 use tempfile::TempDir;
 
@@ -483,7 +483,7 @@ fn non_masquerade_cidrs_can_change_while_the_agent_runs() {
     assert_eq!(get(), ["192.0.2.0/24", "::/0"]);
     let of = |text: &str| {
         let entries = agent.fake.snapshot().entries;
-        let key = planner::EntryKey::Prefix(text.parse().unwrap());
+        let key = steps::EntryKey::Prefix(text.parse().unwrap());
         entries.get(&key).map(ToString::to_string)
     };
     assert_eq!(of("192.0.2.0/24").as_deref(), Some("not masqueraded"));

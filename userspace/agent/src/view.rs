@@ -14,7 +14,8 @@ use engine::{
 };
 use kernel::{Feature, Measured, PodCounters};
 use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record, State};
-use planner::{DefaultState, PodSide};
+use planner::DefaultState;
+use steps::PodSide;
 
 use crate::limits;
 use crate::rates::Rates;

@@ -10,7 +10,8 @@ use kernel::Kernel;
 use model::{
     Adoption, Attachment, AttachmentKey, Bandwidth, IngressPolicy, PortMapping, Record, State,
 };
-use planner::{AttachContext, Leases, Observed, PodSide, Refusal, Scope};
+use planner::{AttachContext, Leases, Refusal};
+use steps::{Observed, PodSide, Scope};
 
 use crate::transaction::Transaction;
 use crate::{Engine, EngineError};

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use kernel::{Kernel, ObserveError};
-use planner::{NodeCondition, Observed, Scope, Step, SysctlKey};
+use planner::NodeCondition;
+use steps::{Observed, Scope, Step, SysctlKey};
 
 use crate::Engine;
 

@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicBool;
 use kernel::{Kernel, Measured};
 use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
 use planner::{
-    AttachContext, BypassMode, ForwardingMode, LastMacs, Leases, Observed, Plan, PodSide,
-    PortReservations, Refusal, Scope, ShaperMode, XdpPrefilterMode,
+    AttachContext, BypassMode, ForwardingMode, LastMacs, Leases, Plan, Refusal, ShaperMode,
+    XdpPrefilterMode, attachment_query,
 };
+use steps::{Observed, PodSide, PortReservations, Scope};
 use store::{Store, StoreError};
 
 use crate::conditions::NodeConditions;
@@ -322,7 +323,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     pub(crate) fn observe(&mut self, attachment: &Attachment) -> Result<Observed, EngineError> {
-        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let scope = Scope::Attachment(Box::new(attachment_query(attachment)));
         Ok(self.kernel.observe(&scope)?)
     }
 
@@ -332,7 +333,7 @@ impl<K: Kernel> Engine<K> {
         &mut self,
         attachment: &Attachment,
     ) -> Result<Observed, EngineError> {
-        let scope = Scope::Outside(Box::new(attachment.clone()));
+        let scope = Scope::Outside(Box::new(attachment_query(attachment)));
         Ok(self.kernel.observe(&scope)?)
     }
 
@@ -461,7 +462,7 @@ impl<K: Kernel> Engine<K> {
     /// Removes expired flows from the flow table.
     pub fn sweep(&mut self) {
         let _sweep = crash::verb("sweep");
-        if let Err(error) = self.kernel.execute(&planner::Step::Sweep) {
+        if let Err(error) = self.kernel.execute(&steps::Step::Sweep) {
             tracing::warn!(
                 error = crate::error::chain(&error),
                 "cannot sweep expired flows; trying again at the next sweep"

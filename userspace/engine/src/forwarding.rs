@@ -11,10 +11,8 @@ use std::str::FromStr;
 
 use kernel::Kernel;
 use model::AttachmentKey;
-use planner::{
-    DroppingDefault, FilterBackend, FilterFamily, FilterTable, ForwardingIntent, ForwardingPlan,
-    ForwardingStep, Scope, Step,
-};
+use planner::{DroppingDefault, ForwardingIntent, ForwardingPlan};
+use steps::{FilterBackend, FilterFamily, FilterTable, ForwardingStep, Scope, Step};
 use store::StoreError;
 
 use crate::reconcile::Item;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey, State};
-use planner::Scope;
+use steps::Scope;
 
 use crate::error::chain;
 use crate::transaction::{execute_all_of, failures};

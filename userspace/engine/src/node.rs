@@ -8,10 +8,10 @@ use std::net::IpAddr;
 
 use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
-use planner::{
-    ContainerLinks, Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable,
-    NodeIntent, NodePlan, Observed, Plan, PodSources, Refusal, Scope, SocketHook, SocketHookState,
-    Step, SysctlKey,
+use planner::{ContainerLinks, NodeIntent, NodePlan, Plan, PodSources, Refusal};
+use steps::{
+    Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable, Observed, Scope,
+    SocketHook, SocketHookState, Step, SysctlKey,
 };
 use store::Store;
 

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use kernel::Kernel;
 use model::Attachment;
-use planner::{Refusal, Scope};
+use planner::Refusal;
+use steps::Scope;
 
 use crate::{Engine, EngineError};
 

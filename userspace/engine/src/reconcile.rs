@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use kernel::Kernel;
 use model::{AttachmentKey, Network};
-use planner::{Difference, Finding, MtuChange, Observed, Plan, Reason, Repair};
+use planner::{Difference, Finding, MtuChange, Plan, Reason, Repair};
+use steps::Observed;
 
 use crate::error::{MAX_LISTED, chain, words};
 use crate::node::{NodeState, ReconciledNode, highest_generation};

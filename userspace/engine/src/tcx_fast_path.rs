@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use kernel::Kernel;
 use model::IfName;
-use planner::{Hook, Step};
+use steps::{Hook, Step};
 
 use crate::Engine;
 use crate::error::chain;

@@ -7,7 +7,8 @@ use std::borrow::Cow;
 
 use kernel::{Kernel, StepError};
 use model::ContainerId;
-use planner::{Plan, Step};
+use planner::Plan;
+use steps::Step;
 
 use crate::EngineError;
 use crate::error::chain;

@@ -6,7 +6,8 @@
 
 use kernel::Kernel;
 use model::{AttachmentKey, IfName, InterfaceSettings, Mac, Netns, NetnsPath, State};
-use planner::{Refusal, Scope, Step};
+use planner::Refusal;
+use steps::{Scope, Step};
 use store::StoreError;
 
 use crate::transaction::Transaction;

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::Kernel;
 use model::{AttachmentKey, PortSet};
-use planner::{Observed, Plan, Scope, SysctlKey, WrittenSysctl};
+use planner::{Plan, WrittenSysctl};
+use steps::{Observed, Scope, SysctlKey};
 use store::{Store, StoreError};
 
 use crate::transaction::{execute_all, failures};

@@ -15,7 +15,7 @@ use model::Mac;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, sendto, socket};
-use planner::Announcement;
+use steps::Announcement;
 
 use crate::netns::OpenNetns;
 use crate::raw;

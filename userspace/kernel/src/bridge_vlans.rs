@@ -14,7 +14,6 @@ use std::io;
 
 use model::{IfName, PortVlans, VlanId};
 use nix::errno::Errno;
-use planner::{Link, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
 use rtnetlink::LinkVlan;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::link::{
@@ -22,6 +21,7 @@ use rtnetlink::packet_route::link::{
     InfoVlan, LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage,
 };
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use steps::{Link, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
 
 use crate::error::{Attempt as _, Failed, is, is_gone};
 use crate::links::{find, get, indexed, named, undo_creation};

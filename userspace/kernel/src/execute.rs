@@ -5,7 +5,7 @@ use std::io;
 
 use model::{IfName, Mac};
 use nix::errno::Errno;
-use planner::{
+use steps::{
     Entry, EntryKey, Hook, LinkRef, NetfilterStep, PortLeave, PortReservation, SocketHook, Step,
     SysctlKey, XdpPrefilterStep,
 };

@@ -16,13 +16,13 @@ use std::io;
 use std::os::fd::RawFd;
 
 use nix::errno::Errno;
-use planner::Hook;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::tc::{
     TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcHeader, TcMessage,
     TcOption,
 };
+use steps::Hook;
 
 use crate::error::is;
 use crate::netlink::{Answer, Netlink, Request};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use abi::{Flow, PendingCounters, Tuple, maps};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use nix::time::{ClockId, clock_gettime};
-use planner::FlowTable;
+use steps::FlowTable;
 
 use crate::ObserveError;
 use crate::batch;

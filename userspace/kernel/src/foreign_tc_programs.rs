@@ -10,7 +10,7 @@ use std::path::Path;
 
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use model::IfName;
-use planner::{Hook, Link};
+use steps::{Hook, Link};
 
 use crate::netlink::Netlink;
 use crate::programs::ingress_index;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use abi::Counters;
 use model::Mac;
-use planner::{Observed, Scope, SocketHook, Step};
+use steps::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
 use crate::features::Probed;

@@ -76,15 +76,15 @@ pub use flows::FlowReader;
 pub use host::{Host, HostOptions, boot_id, memory};
 pub use netfilter::{RuleChanges, RuleReader};
 pub use pins::remove_pins;
-pub use planner::Process;
 pub use port_reservations::raise_file_limit;
-pub use port_user::{PortInUse, binding_runtime};
+pub use port_user::{PortInUse, ancestors};
 pub use raw::peer_groups;
 pub use sockets::{NodeCgroup, cgroup_root};
+pub use steps::Process;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use planner::{Observed, Scope, Step};
+use steps::{Observed, Scope, Step};
 
 /// Interface between the engine, which decides, and the kernel, which is observed and changed.
 pub trait Kernel {
@@ -106,7 +106,7 @@ pub trait Kernel {
     fn measure(&mut self) -> Result<Measured, ObserveError>;
 
     /// Returns the egress counters of the pods in these slots, by slot. Empty on a kernel without
-    /// TCX, which cannot attach [`planner::Hook::FromBusyPod`].
+    /// TCX, which cannot attach [`steps::Hook::FromBusyPod`].
     fn sent(&mut self, slots: &BTreeSet<u32>)
     -> Result<BTreeMap<u32, abi::Counters>, ObserveError>;
 }

@@ -11,7 +11,6 @@ use std::io;
 use model::{IfName, Mac, ManagedLink, PortOptions};
 use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
-use planner::{BridgeSpec, Link, LinkKind, Switching, VethSpec};
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::{
@@ -20,6 +19,7 @@ use rtnetlink::packet_route::link::{
     LinkLayerType, LinkMessage,
 };
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use steps::{BridgeSpec, Link, LinkKind, Switching, VethSpec};
 
 use crate::error::{Attempt as _, Failed, is, is_gone};
 use crate::netlink::{Netlink, Request};

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
 use nix::errno::Errno;
-use planner::{ADMIN_CHAIN, FORWARD_CHAIN, SysctlKey};
 use rtnetlink::packet_core::{NlaBuffer, NlasIterator};
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocketExt as _, Socket, TokioSocket};
+use steps::{ADMIN_CHAIN, FORWARD_CHAIN, SysctlKey};
 
 use crate::error::is;
 use crate::{

@@ -1,4 +1,4 @@
-//! Observes what [`planner::conditions`] decides from: routes of sample packets, IPsec policies,
+//! Observes what `planner::conditions` decides from: routes of sample packets, IPsec policies,
 //! the coverage of the cgroup, and limits of the node and of this process.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit};
-use planner::{CheckFacts, CheckQuery, SysctlKey, Usage};
+use steps::{CheckFacts, CheckQuery, SysctlKey, Usage};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;

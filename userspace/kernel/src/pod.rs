@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use model::{IfName, InterfaceAddress, Netns};
 use nix::errno::Errno;
-use planner::{PodSide, PodSpec, SysctlKey};
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use steps::{PodSide, PodSpec, SysctlKey};
 
 use crate::addresses::Detection;
 use crate::error::{Attempt as _, Failed, is};

@@ -37,7 +37,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, listen,
     setsockopt, socket, sockopt,
 };
-use planner::{PortLeave, PortReservation, PortReservations, ReservationOwner, ReservedBy};
+use steps::{PortLeave, PortReservation, PortReservations, ReservationOwner, ReservedBy};
 
 use crate::error::{Failed, is};
 use crate::instructions::{EXIT, MOVE, instruction};

@@ -17,7 +17,7 @@ use aya::programs::{TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use model::IfName;
 use nix::errno::Errno;
-use planner::Hook;
+use steps::Hook;
 
 use crate::error::{OpenError, io_error};
 use crate::features::Probed;

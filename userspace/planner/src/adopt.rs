@@ -8,14 +8,15 @@
 use std::collections::BTreeSet;
 
 use model::{Adoption, Assigned, Attachment, IfName, Mac};
+use steps::{Link, LinkKind, Observed, PodSide, Step};
 
 use crate::attach::AttachContext;
 use crate::check::POD_HOOKS;
 use crate::tables::attachment_entries;
-use crate::{Link, LinkKind, Observed, Plan, PodSide, Refusal, Step};
+use crate::{Plan, Refusal};
 
 /// Decides on an adoption and plans it, without hostports: [`crate::plan_publish`] adds them.
-/// `observed` is of [`crate::Scope::Netns`] with the links that the adoption names.
+/// `observed` is of [`steps::Scope::Netns`] with the links that the adoption names.
 pub fn plan_adopt(
     adoption: &Adoption,
     observed: &Observed,

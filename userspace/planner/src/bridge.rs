@@ -13,11 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{IfName, InterfaceAddress, Mac, Network, NetworkName};
+use steps::{BridgeSpec, Link, LinkKind, Observed, Step, VlanStep};
 
 use crate::mtu::network_mtu;
 use crate::sysctl::{Families, derives_link_local, disable_autoconf, forward};
 use crate::uplink::{OwnLinks, is_link_local};
-use crate::{BridgeSpec, Link, LinkKind, Observed, Plan, Refusal, Step, VlanStep};
+use crate::{Plan, Refusal};
 
 mod vlan;
 
@@ -35,7 +36,7 @@ pub(crate) fn is_our_alias(alias: Option<&str>) -> bool {
 }
 
 /// Plans the bridge of `network`, and the forwarding that its families need. `observed` is of
-/// [`crate::Scope::Node`] with [`crate::node_sysctls`].
+/// [`steps::Scope::Node`] with [`crate::node_sysctls`].
 pub fn plan_bridge(network: &Network, observed: &Observed) -> Result<Plan, Refusal> {
     let gateway_link = network.gateway_link();
     let context = BridgeContext {

@@ -9,10 +9,10 @@
 use std::fmt;
 
 use model::{Attachment, HostLink, IfName, InterfaceAddress, Mac, NetnsPath, Route};
+use steps::{EntryKey, Hook, Link, Observed, PodSide, PortReservation};
 
 use crate::port_reservation;
 use crate::tables::attachment_entries;
-use crate::{EntryKey, Hook, Link, Observed, PodSide, PortReservation};
 
 /// One difference between an attachment's record and the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +88,7 @@ pub enum Difference {
 }
 
 /// Returns every difference between the record and the observation; empty when there is none.
-/// `observed` is of [`crate::Scope::Attachment`].
+/// `observed` is of [`steps::Scope::Attachment`].
 pub fn check(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
     let mut differences = check_host(attachment, observed);
     differences.extend(pod_differences(attachment, observed));

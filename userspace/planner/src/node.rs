@@ -11,6 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
+use steps::{
+    Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable, Observed, Step, Switching,
+    VlanMember, VlanStep,
+};
 
 use crate::bridge::{BridgeContext, all_families, bridge_steps, gateways, is_of};
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
@@ -19,9 +23,7 @@ use crate::socket_hook::plan_socket_hooks;
 use crate::sysctl::forward;
 use crate::uplink::{self, OwnLinks, is_link_local, uplinks};
 use crate::{
-    BypassMode, ContainerLinks, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable,
-    Observed, Plan, Records, Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep,
-    XdpPrefilterMode, flow_quota,
+    BypassMode, ContainerLinks, Plan, Records, Refusal, ShaperMode, XdpPrefilterMode, flow_quota,
 };
 use crate::{container_link, netfilter_table};
 
@@ -65,7 +67,7 @@ pub struct NodePlan {
     pub netfilter: NetfilterTable,
 }
 
-/// Plans the node. `observed` is of [`crate::Scope::Node`] with [`crate::node_sysctls`].
+/// Plans the node. `observed` is of [`steps::Scope::Node`] with [`crate::node_sysctls`].
 pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) -> NodePlan {
     let ours = OwnLinks::of_networks(&intent.networks, observed).with_records(records);
     // Bridges first: table entries refer to them by interface index, which needs the link.

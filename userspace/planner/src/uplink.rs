@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::{IfName, InterfaceAddress, Network};
+use steps::{Entry, Hook, Link, LinkKind, Observed, RouteEntry, Step};
 
 use crate::bridge::is_our_alias;
 use crate::container_link::is_container_link;
-use crate::{Entry, Hook, Link, LinkKind, Observed, Plan, Records, RouteEntry, Step};
+use crate::{Plan, Records};
 
 /// Number of the kernel's `local` routing table, which holds the node's own addresses.
 pub(crate) const LOCAL_TABLE: u32 = 255;

@@ -6,9 +6,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use model::IfName;
+use steps::{LinkKind, Observed, Step, XdpPrefilterStep};
 
 use crate::uplink::{OwnLinks, uplinks};
-use crate::{LinkKind, NodeIntent, Observed, Plan, Records, Step};
+use crate::{NodeIntent, Plan, Records};
 
 /// Mode of the XDP prefilter on uplinks (`--xdp-guard`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,32 +27,6 @@ impl XdpPrefilterMode {
         match self {
             Self::Off => "off",
             Self::Native => "native",
-        }
-    }
-}
-
-/// An XDP prefilter of ours that is attached to a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttachedPrefilter {
-    /// Whether it is the program that this agent has loaded, not one of a previous agent.
-    pub is_current: bool,
-}
-
-/// One effect on the XDP prefilter of one link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum XdpPrefilterStep {
-    /// Attaches the prefilter to an uplink, or replaces a previous agent's program there.
-    Attach(IfName),
-    /// Detaches the prefilter from a link.
-    Detach(IfName),
-}
-
-impl XdpPrefilterStep {
-    /// Returns the step that undoes this one.
-    pub(crate) fn undo(&self) -> Self {
-        match self.clone() {
-            Self::Attach(link) => Self::Detach(link),
-            Self::Detach(link) => Self::Attach(link),
         }
     }
 }
@@ -99,15 +74,6 @@ impl fmt::Display for XdpPrefilterMode {
     }
 }
 
-impl fmt::Display for XdpPrefilterStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Attach(link) => write!(f, "attach the XDP prefilter to {link}"),
-            Self::Detach(link) => write!(f, "detach the XDP prefilter from {link}"),
-        }
-    }
-}
-
 impl FromStr for XdpPrefilterMode {
     type Err = String;
 
@@ -121,6 +87,8 @@ impl FromStr for XdpPrefilterMode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use steps::AttachedPrefilter;
+
     use crate::testing::link;
 
     fn name(text: &str) -> IfName {

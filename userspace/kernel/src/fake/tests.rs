@@ -10,8 +10,11 @@ use model::{
     Requested, State,
 };
 use planner::{
-    AttachContext, BridgeSpec, Entry, EntryKey, Finding, Hook, Leases, LinkKind, LinkRef,
-    NodeIntent, Observed, Plan, Reason, Records, Refusal, Repair, Scope, Step, VethSpec,
+    AttachContext, Finding, Leases, NodeIntent, Plan, Reason, Records, Refusal, Repair,
+    attachment_query,
+};
+use steps::{
+    BridgeSpec, Entry, EntryKey, Hook, LinkKind, LinkRef, Observed, Scope, Step, VethSpec,
 };
 
 use super::{Errno, Fake, parse};
@@ -172,14 +175,14 @@ impl Node {
     }
 
     fn check(&mut self, attachment: &Attachment) -> Vec<String> {
-        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
         let observed = self.fake.observe(&scope).unwrap();
         let differences = planner::check(attachment, &observed);
         differences.iter().map(ToString::to_string).collect()
     }
 
     fn plan_del(&mut self, attachment: &Attachment) -> Plan {
-        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
         let observed = self.fake.observe(&scope).unwrap();
         planner::plan_detach(attachment, &observed)
     }

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use model::{Adoption, Assigned};
+use steps::{Hook, LinkKind, Observed, PodSide, PortReservation, Step};
 
 use crate::testing::{World, key, link, node, parse, port};
 use crate::{
-    Difference, Hook, LinkKind, Observed, PodSide, PortReservation, Refusal, Step,
-    attachment_entries, check, check_host, plan_adopt, plan_detach, plan_mtu, plan_publish,
-    with_both_ports, with_ports,
+    Difference, Refusal, attachment_entries, check, check_host, plan_adopt, plan_detach, plan_mtu,
+    plan_publish, with_both_ports, with_ports,
 };
 
 fn adoption() -> Adoption {

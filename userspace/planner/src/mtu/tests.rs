@@ -1,7 +1,9 @@
 //! Tests of kubenet's MTU rule (behaviour K1).
 
+use steps::LinkKind;
+
+use crate::network_mtu;
 use crate::testing::{bare_node, link, network, node, parse};
-use crate::{LinkKind, network_mtu};
 
 #[test]
 fn a_configured_mtu_wins() {

@@ -1,7 +1,9 @@
 //! Effect of a step on tables as observed, for tests and the in-memory kernel.
 
+use super::accept_rule::AcceptRule;
+use super::place::Place;
+use super::step::{ForwardTables, ForwardingStep};
 use super::table::{Action, BaseChain, FilterHook, FilterRule, TableState};
-use super::{AcceptRule, ForwardTables, ForwardingStep, Place};
 
 impl ForwardTables {
     /// Executes the step as the kernel does. Returns false for a step of another generation.

@@ -20,18 +20,8 @@ pub use vlan::VlanStep;
 
 use crate::{
     Announcement, Entry, EntryKey, ForwardingStep, NetfilterStep, PortLeave, PortReservation,
-    SocketHook, XdpPrefilterStep,
+    SocketHook, SysctlKey, XdpPrefilterStep,
 };
-
-/// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SysctlKey(pub String);
-
-impl fmt::Display for SysctlKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// One effect on the kernel. Every step is idempotent: where the effect is already there, it
 /// succeeds and changes nothing.
@@ -267,7 +257,10 @@ impl Step {
             Self::Attach { link, hooks } => Some(detach(link, hooks)),
             Self::Detach { link, hooks } => Some(attach(link, hooks)),
             Self::ReservePort { .. } | Self::ReleasePort { .. } => undo_reservation(self),
-            Self::LeavePort(leave) => Some(leave.undo()),
+            Self::LeavePort(leave) => Some(Self::ReleasePort {
+                reservation: leave.reservation,
+                generation: leave.generation,
+            }),
             Self::PutEntry {
                 key,
                 entry,
@@ -296,7 +289,7 @@ impl Step {
 
 impl Step {
     /// Returns the key of the table entry that the step writes or removes.
-    pub(crate) fn key(&self) -> Option<&EntryKey> {
+    pub fn key(&self) -> Option<&EntryKey> {
         if let Self::PutEntry { key, .. } | Self::RemoveEntry { key, .. } = self {
             Some(key)
         } else {
@@ -305,7 +298,7 @@ impl Step {
     }
 
     /// Returns whether the step publishes a host port.
-    pub(crate) fn publishes(&self) -> bool {
+    pub fn publishes(&self) -> bool {
         matches!(
             self,
             Self::PutEntry {
@@ -316,7 +309,7 @@ impl Step {
     }
 
     /// Returns the link and the address that the step adds to it.
-    pub(crate) fn added_address(&self) -> Option<(&IfName, InterfaceAddress)> {
+    pub fn added_address(&self) -> Option<(&IfName, InterfaceAddress)> {
         if let Self::AddAddress { link, address } = self {
             Some((link, *address))
         } else {
@@ -325,7 +318,7 @@ impl Step {
     }
 
     /// Returns the link and the address that the step removes from it.
-    pub(crate) fn removed_address(&self) -> Option<(&IfName, InterfaceAddress)> {
+    pub fn removed_address(&self) -> Option<(&IfName, InterfaceAddress)> {
         if let Self::RemoveAddress { link, address } = self {
             Some((link, *address))
         } else {
@@ -379,11 +372,13 @@ impl fmt::Display for Step {
             }
             Self::SetUpPod(spec) => spec.fmt(f),
             Self::Announce(announcement) => announcement.fmt(f),
-            Self::Attach { link, hooks } => write!(f, "attach {} to {link}", list(hooks)),
-            Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),
-            Self::AttachSocketHooks { hooks } => write!(f, "attach {} to the cgroup", list(hooks)),
+            Self::Attach { link, hooks } => write!(f, "attach {} to {link}", spec::list(hooks)),
+            Self::Detach { link, hooks } => write!(f, "detach {} from {link}", spec::list(hooks)),
+            Self::AttachSocketHooks { hooks } => {
+                write!(f, "attach {} to the cgroup", spec::list(hooks))
+            }
             Self::DetachSocketHooks { hooks } => {
-                write!(f, "detach {} from the cgroup", list(hooks))
+                write!(f, "detach {} from the cgroup", spec::list(hooks))
             }
             Self::XdpPrefilter(step) => step.fmt(f),
             Self::ReservePort { reservation, .. } => write!(f, "reserve port {reservation}"),
@@ -410,11 +405,6 @@ fn detach(link: &IfName, hooks: &BTreeSet<Hook>) -> Step {
 fn promiscuous(link: &IfName, on: bool) -> Step {
     let link = link.clone();
     Step::SetPromiscuous { link, on }
-}
-
-fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
-    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
-    items.join(", ")
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@ use std::fmt;
 
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, PortOptions, Route, VlanId};
 
-use super::list;
-
 /// A bridge to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeSpec {
@@ -171,4 +169,10 @@ pub(super) fn write_port(
         write!(f, ", tagged in VLANs {}", list(&vlans.trunk))?;
     }
     f.write_str(", up")
+}
+
+/// Returns the items, separated by commas.
+pub(super) fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    items.join(", ")
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use model::{IfName, VlanId};
 
-use super::VlanLinkSpec;
+use super::spec::VlanLinkSpec;
 
 /// One effect on a bridge's VLANs.
 #[derive(Clone, Debug, PartialEq, Eq)]

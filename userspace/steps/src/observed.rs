@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{
-    Attachment, Cidr, HostLink, IfName, InterfaceAddress, InterfaceSettings, Mac, Netns, NetnsPath,
-    PortVlans, Route, VlanId,
+    Attachment, AttachmentKey, Cidr, HostLink, IfName, InterfaceAddress, InterfaceSettings, Mac,
+    Netns, NetnsPath, PortVlans, Route, VlanId,
 };
 
-use crate::entry::Entries;
 use crate::{
-    AttachedPrefilter, CheckFacts, CheckQuery, ForwardTables, Hook, NetfilterState,
-    PortReservation, PortReservations, Process, SocketHook, SocketHookState, SysctlKey,
+    AttachedPrefilter, CheckFacts, CheckQuery, Entries, EntryKey, ForwardTables, Hook,
+    NetfilterState, PortReservation, PortReservations, Process, SocketHook, SocketHookState,
+    SysctlKey,
 };
 
 /// Extent of an observation.
@@ -40,9 +40,9 @@ pub enum Scope {
     /// reservations. Addresses of the links and programs other than those on pods' links are left
     /// out: each would cost one more request in every ADD and DEL, and no plan of an attachment
     /// needs them.
-    Attachment(Box<Attachment>),
+    Attachment(Box<AttachmentQuery>),
     /// As [`Scope::Attachment`], without the inside of the namespace.
-    Outside(Box<Attachment>),
+    Outside(Box<AttachmentQuery>),
     /// Those of the given addresses that are the node's own, by the kernel's routes.
     Addresses(BTreeSet<IpAddr>),
     /// The port reservations alone.
@@ -65,6 +65,21 @@ pub enum Scope {
         /// Sysctls to read, by path below `/proc/sys`.
         sysctls: BTreeSet<String>,
     },
+}
+
+/// What to observe of one attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachmentQuery {
+    /// Key of the attachment: names the interface in the pod, and the attachment in errors.
+    pub key: AttachmentKey,
+    /// Namespace of the pod.
+    pub netns: Netns,
+    /// Links of the host: host's end of the veth, bridge.
+    pub links: BTreeSet<IfName>,
+    /// Keys of its table entries.
+    pub entries: BTreeSet<EntryKey>,
+    /// Its port reservations.
+    pub reservations: BTreeSet<PortReservation>,
 }
 
 /// Result of an observation. Parts outside of the scope are empty.
@@ -234,7 +249,7 @@ pub fn wanted_vlans(vlans: &PortVlans) -> BTreeMap<VlanId, VlanMember> {
 impl Switching {
     /// Returns whether a port has the wanted VLANs, and no others besides the default VLAN where
     /// that is kept.
-    pub(crate) fn has(&self, wanted: &PortVlans) -> bool {
+    pub fn has(&self, wanted: &PortVlans) -> bool {
         if !wanted.is_managed() {
             return true;
         }

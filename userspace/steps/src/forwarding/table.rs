@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{ADMIN_CHAIN, FORWARD_CHAIN, Place};
+use super::names::{ADMIN_CHAIN, FORWARD_CHAIN};
+use super::place::Place;
 
 /// Interface by which a table is read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +27,26 @@ pub enum FilterFamily {
     Inet,
     /// Frames of bridges.
     Bridge,
+}
+
+impl FilterFamily {
+    /// Returns the family of the address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() {
+            Self::Ip
+        } else {
+            Self::Ip6
+        }
+    }
+
+    /// Returns the families of the addresses that a table of this family filters.
+    pub fn addresses(self) -> &'static [Self] {
+        match self {
+            Self::Ip => &[Self::Ip],
+            Self::Ip6 => &[Self::Ip6],
+            Self::Inet | Self::Bridge => &[Self::Ip, Self::Ip6],
+        }
+    }
 }
 
 /// A filter table.
@@ -180,20 +201,23 @@ pub enum Action {
 }
 
 /// A jump of a chain of other software to one of ours.
-pub(crate) struct OwnJump {
-    pub(crate) chain: String,
-    pub(crate) handle: u64,
-    pub(crate) to: &'static str,
+pub struct OwnJump {
+    /// Chain of other software.
+    pub chain: String,
+    /// Handle of the rule in the chain.
+    pub handle: u64,
+    /// Chain of ours.
+    pub to: &'static str,
 }
 
 impl FilterRule {
     /// Returns whether the rule applies to every packet.
-    pub(crate) fn is_unconditional(&self) -> bool {
+    pub fn is_unconditional(&self) -> bool {
         self.conditions.is_empty()
     }
 
     /// Returns the chain of ours that the rule jumps to.
-    pub(crate) fn own_target(&self) -> Option<&'static str> {
+    pub fn own_target(&self) -> Option<&'static str> {
         let Action::Jump(to) = &self.action else {
             return None;
         };
@@ -205,14 +229,14 @@ impl FilterRule {
 
 impl TableState {
     /// Returns the rules of a chain that are not ours.
-    pub(crate) fn foreign_rules(&self, chain: &str) -> Vec<&FilterRule> {
+    pub fn foreign_rules(&self, chain: &str) -> Vec<&FilterRule> {
         let rules = self.rules.get(chain).map(Vec::as_slice);
         let foreign = rules.unwrap_or_default().iter();
         foreign.filter(|rule| rule.own_target().is_none()).collect()
     }
 
     /// Returns the jumps to chains of ours.
-    pub(crate) fn own_jumps(&self) -> Vec<OwnJump> {
+    pub fn own_jumps(&self) -> Vec<OwnJump> {
         let all = self
             .rules
             .iter()
@@ -228,7 +252,7 @@ impl TableState {
     }
 
     /// Returns whether a jump is where it belongs: no rule of other software is between.
-    pub(crate) fn is_at(&self, jump: &OwnJump, place: &Place) -> bool {
+    pub fn is_at(&self, jump: &OwnJump, place: &Place) -> bool {
         if jump.chain != place.chain() {
             return false;
         }
@@ -250,14 +274,14 @@ impl TableState {
     }
 
     /// Returns the comments of a chain's rules; `None` where there is no such chain.
-    pub(crate) fn comments(&self, chain: &str) -> Option<Vec<String>> {
+    pub fn comments(&self, chain: &str) -> Option<Vec<String>> {
         let rules = self.rules.get(chain)?.iter();
         Some(rules.map(|rule| rule.comment.clone()).collect())
     }
 
     /// Returns whether the chain exists, is empty but for rules of ours, accepts by default, and is
     /// reached from rules of ours only.
-    pub(crate) fn is_unused(&self, chain: &str) -> bool {
+    pub fn is_unused(&self, chain: &str) -> bool {
         let reached = self.rules.iter().any(|(from, rules)| {
             from != ADMIN_CHAIN
                 && rules.iter().any(|rule| {
