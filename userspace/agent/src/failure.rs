@@ -8,6 +8,7 @@ use axum::Json;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use engine::EngineError;
+use ipam::AddressRefusal;
 use planner::Category;
 
 /// The error of a request, with its CNI error code.
@@ -155,14 +156,19 @@ mod tests {
         assert_eq!(code(EngineError::QueueFull), 11);
         assert_eq!(code(EngineError::Stopped), 11);
         let network = "net".parse().unwrap();
-        assert_eq!(code(Refusal::NoRanges { network }.into()), 11);
+        assert_eq!(
+            code(Refusal::Address(AddressRefusal::NoRanges { network }).into()),
+            11
+        );
     }
 
     /// behaviour R10: users search for this message.
     #[test]
     fn an_exhausted_pool_is_reported_in_host_locals_words() {
         let set = "10.1.0.2-10.1.0.254".to_owned();
-        let failure = Failure::from(EngineError::from(Refusal::Exhausted { set }));
+        let failure = Failure::from(EngineError::from(Refusal::Address(
+            AddressRefusal::Exhausted { set },
+        )));
         assert_eq!(failure.0.code, 100);
         assert_eq!(
             failure.0.msg,

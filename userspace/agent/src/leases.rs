@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use cni::{Error, Header};
-use lease_files::{LeaseFolder, Owner};
+use ipam::lease_files::{LeaseFolder, Owner};
 use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent};
 
 /// The lease files of a network.
@@ -103,7 +103,7 @@ impl HostLocalLeases {
 /// CIDR.
 pub(crate) fn read_all_into(intent: &mut Intent) -> Result<(), Error> {
     let read = || {
-        for folder in lease_files::folders(None)? {
+        for folder in ipam::lease_files::folders(None)? {
             let taken = folder.taken_by_host_local()?.into_iter();
             let others = taken.filter(|(_, owner)| *owner != intent.key);
             intent.requested.taken.extend(others);

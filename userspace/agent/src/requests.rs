@@ -483,8 +483,8 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
     let Some(path) = ipam.and_then(|ipam| ipam.resolv_conf.as_deref()) else {
         return Ok(own);
     };
-    let text =
-        small_files::read(path).map_err(|error| Error::io(format!("ipam.resolvConf: {error}")))?;
+    let text = ipam::small_files::read(path)
+        .map_err(|error| Error::io(format!("ipam.resolvConf: {error}")))?;
     Ok(own.or(Dns::of_resolv_conf(&text)))
 }
 

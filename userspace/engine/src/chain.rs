@@ -6,11 +6,12 @@
 
 use std::collections::BTreeSet;
 
+use ipam::Leases;
 use kernel::Kernel;
 use model::{
     Adoption, Attachment, AttachmentKey, Bandwidth, IngressPolicy, PortMapping, Record, State,
 };
-use planner::{AttachContext, Leases, Refusal};
+use planner::{AttachContext, Refusal};
 use steps::{Observed, PodSide, Scope};
 
 use crate::transaction::Transaction;

@@ -5,9 +5,10 @@
 //! runtime that gives up sends a DEL; a repeated ADD makes a new link. The agent allocates no
 //! address itself, but it refuses an address that another pod of the node has.
 
+use ipam::Leases;
 use kernel::Kernel;
 use model::{Attachment, Intent, Network, Record, State};
-use planner::{AttachContext, Leases};
+use planner::AttachContext;
 
 use crate::error::chain;
 use crate::transaction::Transaction;

@@ -6,10 +6,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use ipam::AddressRefusal;
+use ipam::Leases;
 use kernel::{Kernel, Measured};
 use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
 use planner::{
-    AttachContext, BypassMode, ForwardingMode, LastMacs, Leases, Plan, Refusal, ShaperMode,
+    AttachContext, BypassMode, ForwardingMode, LastMacs, Plan, Refusal, ShaperMode,
     XdpPrefilterMode, attachment_query,
 };
 use steps::{Observed, PodSide, PortReservations, Scope};
@@ -288,10 +290,11 @@ impl<K: Kernel> Engine<K> {
             leases.node.extend(own);
         }
         let address = leases.node.pop_last();
-        let refused = address.map(|address| Refusal::AddressOfNode { address });
-        Err(refused.unwrap_or(Refusal::NoRanges {
+        let refused = address.map(|address| AddressRefusal::AddressOfNode { address });
+        let refused = refused.unwrap_or(AddressRefusal::NoRanges {
             network: intent.network.name.clone(),
-        }))?
+        });
+        Err(Refusal::Address(refused).into())
     }
 
     pub(crate) fn next_generation(&self) -> u32 {

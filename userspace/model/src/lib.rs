@@ -20,7 +20,7 @@ mod port_set;
 mod range;
 mod settings;
 
-pub use address::{Cidr, CidrError, InterfaceAddress, Mac, MacError};
+pub use address::{Cidr, CidrError, InterfaceAddress, Mac, MacError, is_link_local};
 pub use attachment::{
     Adoption, Assigned, Attachment, AttachmentKey, Intent, Netns, PodName, Record, Requested,
     Route, RouteOptions, State,

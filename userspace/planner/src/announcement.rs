@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use model::{Attachment, Mac};
 use steps::{Announcement, Link, Step};
 
-use crate::bridge::is_our_alias;
+use crate::alias::is_our_alias;
 
 /// Addresses that are remembered at most. Beyond that, all of them are forgotten, and the next ones
 /// are announced.

@@ -21,12 +21,12 @@ use model::{
 };
 use steps::{EntryKey, LinkKind, Observed, PodSpec, Step, VethSpec};
 
-use crate::address::{Leases, choose};
 use crate::announcement::{LastMacs, announce};
-use crate::check::POD_HOOKS;
+use crate::hooks::POD_HOOKS;
 use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::{attachment_entries, hostport_key, hostport_keys, mapping_keys};
 use crate::{Plan, PortOwner, Records, Refusal};
+use ipam::{Leases, choose};
 
 /// Inputs of an ADD besides the intent and the observation.
 #[derive(Clone, Debug)]

@@ -8,11 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use model::is_link_local;
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 use steps::{Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, RouteEntry};
 
 use crate::Records;
-use crate::uplink::{OwnLinks, candidates, is_link_local, leads_somewhere};
+use crate::own_links::{OwnLinks, candidates, leads_somewhere};
 
 /// Container links of the node, and the addresses behind them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,8 +12,8 @@
 
 #![forbid(unsafe_code)]
 
-mod address;
 mod adopt;
+mod alias;
 mod announcement;
 mod attach;
 mod attachment_query;
@@ -26,12 +26,15 @@ mod declared_networks;
 mod detach;
 mod flow_capacity;
 mod forwarding;
+mod hooks;
 mod local_reserved_ports;
 mod mtu;
 mod netfilter_table;
 mod network;
 mod node;
 mod node_check;
+mod node_intent;
+mod own_links;
 mod plan;
 mod port_holder;
 mod port_reservation;
@@ -52,13 +55,14 @@ mod testing;
 mod uninstall;
 mod uplink;
 mod xdp_prefilter;
+mod xdp_prefilter_mode;
 
-pub use address::{Leases, choose};
 pub use adopt::plan_adopt;
+pub use alias::bridge_alias;
 pub use announcement::LastMacs;
 pub use attach::{AttachContext, plan_attach};
 pub use attachment_query::attachment_query;
-pub use bridge::{bridge_alias, plan_bridge};
+pub use bridge::plan_bridge;
 pub use bypass::{BypassMode, obstacles};
 pub use check::{Difference, check, check_host, mac_difference};
 pub use complete::{plan_complete, with_addresses};
@@ -75,10 +79,11 @@ pub use local_reserved_ports::{
 };
 pub use mtu::{MtuChange, network_mtu, plan_mtu};
 pub use netfilter_table::plan_netfilter_for;
-pub use node::{NodeIntent, NodePlan, plan_node};
+pub use node::{NodePlan, plan_node};
 pub use node_check::{
     FilteredTraffic, NodeCondition, OverlapEffect, PolicyEffect, check_query, conditions,
 };
+pub use node_intent::NodeIntent;
 pub use plan::Plan;
 pub use port_holder::{
     binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports, plan_left_ports,
@@ -100,4 +105,5 @@ pub use tcx_fast_path::{high_traffic_links, tcx_fast_path_candidates};
 pub use uninstall::{
     Leftover, Uninstall, WrittenSysctl, is_persistent_sysctl, persistent_sysctls, plan_uninstall,
 };
-pub use xdp_prefilter::{XdpPrefilterMode, plan_xdp_prefilters};
+pub use xdp_prefilter::plan_xdp_prefilters;
+pub use xdp_prefilter_mode::XdpPrefilterMode;

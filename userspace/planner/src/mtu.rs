@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use model::{Attachment, AttachmentKey, Network, State};
 use steps::{Link, LinkKind, Observed, Step};
 
-use crate::bridge::is_our_alias;
-use crate::check::POD_HOOKS;
+use crate::alias::is_our_alias;
+use crate::hooks::POD_HOOKS;
 use crate::{Plan, Records};
 
 /// MTU in bytes where no link has a usable one.

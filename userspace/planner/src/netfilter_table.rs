@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use model::{Attachment, Cidr, IfName, Network, NetworkAccess, Protocol};
 use steps::{NetfilterState, NetfilterStep, NetfilterTable, Observed, Step};
 
+use crate::own_links::{OwnLinks, candidates};
 use crate::tables::hostport_keys;
-use crate::uplink::{OwnLinks, candidates};
 use crate::{ContainerLinks, Records};
 
 /// Returns the table with everything that `attachment` needs.

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
+use model::is_link_local;
 use model::{Attachment, PortMapping};
 use steps::{PortReservation, PortReservations, Step};
 
 use crate::tables::{hostport_keys, mapping_keys};
-use crate::uplink::is_link_local;
 
 /// Returns the reservations of `attachment`. IPv6 link-local addresses are left out: binding them
 /// needs a link, which a mapping cannot name.

@@ -29,8 +29,9 @@ use std::fmt;
 use model::{Attachment, AttachmentKey, IfName, NetworkName, Record, State};
 use steps::{Entry, EntryKey, Hook, Link, LinkKind, Observed, PortReservation, Step};
 
-use crate::check::{POD_HOOKS, check_host};
+use crate::check::check_host;
 use crate::detach::{plan_detach, remove};
+use crate::hooks::POD_HOOKS;
 use crate::port_reservation::{missing, reserve};
 use crate::tables::attachment_entries;
 use crate::{Difference, Plan, Records};

@@ -10,7 +10,8 @@ use model::IfName;
 use steps::{Observed, Step, SysctlKey};
 
 use crate::NodeIntent;
-use crate::uplink::{OwnLinks, detected_uplinks};
+use crate::own_links::OwnLinks;
+use crate::uplink::detected_uplinks;
 
 /// Returns the sysctls that [`crate::plan_node`] and [`crate::plan_bridge`] read. They depend on
 /// the links of the node: observe it without sysctls first, then with these.

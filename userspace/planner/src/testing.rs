@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::str::FromStr;
 
+use ipam::Leases;
 use model::{
     Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, Range, RangeSet, Record,
     Requested, State,
@@ -14,8 +15,8 @@ use steps::{
 };
 
 use crate::{
-    AttachContext, LastMacs, Leases, Records, attachment_entries, attachment_reservations,
-    bridge_alias, plan_attach,
+    AttachContext, LastMacs, Records, attachment_entries, attachment_reservations, bridge_alias,
+    plan_attach,
 };
 
 pub(crate) const BOOT: &str = "boot-1";
@@ -236,7 +237,7 @@ pub(crate) fn seen(attachment: &Attachment) -> Observed {
     host.hairpin = attachment.hairpin;
     host.switching.isolated = attachment.port.isolated;
     host.switching.vlans = steps::wanted_vlans(&attachment.port.vlans);
-    host.hooks = BTreeSet::from(crate::check::POD_HOOKS);
+    host.hooks = BTreeSet::from(crate::hooks::POD_HOOKS);
     node.links
         .insert(attachment.host_link().name().clone(), host);
     node.entries = attachment_entries(attachment);

@@ -11,7 +11,7 @@ use model::IfName;
 use steps::{Hook, Link, LinkKind, Observed, SocketHookState, Step, SysctlKey, VlanStep};
 
 use crate::Plan;
-use crate::bridge::is_our_alias;
+use crate::alias::is_our_alias;
 use crate::socket_hook::plan_detach_socket_hooks;
 
 /// A sysctl that this agent has written.

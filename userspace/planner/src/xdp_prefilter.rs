@@ -2,34 +2,13 @@
 //! driver.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::str::FromStr;
 
 use model::IfName;
 use steps::{LinkKind, Observed, Step, XdpPrefilterStep};
 
-use crate::uplink::{OwnLinks, uplinks};
-use crate::{NodeIntent, Plan, Records};
-
-/// Mode of the XDP prefilter on uplinks (`--xdp-guard`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum XdpPrefilterMode {
-    /// No uplink has the prefilter.
-    #[default]
-    Off,
-    /// Native (driver) mode on every uplink whose link type supports XDP.
-    Native,
-}
-
-impl XdpPrefilterMode {
-    /// Returns the value as the configuration spells it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Native => "native",
-        }
-    }
-}
+use crate::own_links::OwnLinks;
+use crate::uplink::uplinks;
+use crate::{NodeIntent, Plan, Records, XdpPrefilterMode};
 
 /// Plans the XDP prefilters of the node. Separate from [`crate::plan_node`], so that no ADD fails
 /// because a driver rejects XDP programs.
@@ -66,22 +45,6 @@ fn plan(wanted: &BTreeSet<IfName>, observed: &Observed) -> Plan {
 fn supports_xdp(name: &IfName, observed: &Observed) -> bool {
     let link = observed.links.get(name);
     link.is_some_and(|link| !matches!(link.kind, LinkKind::Raw | LinkKind::Bridge))
-}
-
-impl fmt::Display for XdpPrefilterMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for XdpPrefilterMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let modes = [Self::Off, Self::Native];
-        let named = modes.into_iter().find(|mode| mode.name() == text);
-        named.ok_or_else(|| format!("{text:?} is none of off, native"))
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 /// Each crate of the product, and the crates of the workspace that it imports: no others, and none
 /// that it does not use.
-const MAY_IMPORT: [(&str, &[&str]); 18] = [
+const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
     ("datapath", &["abi", "verdict"]),
@@ -14,48 +14,26 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("cni", &["model"]),
     ("crash", &[]),
     ("steps", &["abi", "model"]),
-    ("planner", &["abi", "model", "steps"]),
+    ("planner", &["abi", "ipam", "model", "steps"]),
     ("store", &["crash", "model"]),
     ("kernel", &["abi", "crash", "model", "steps"]),
     (
         "engine",
         &[
-            "abi", "crash", "kernel", "model", "planner", "steps", "store",
+            "abi", "crash", "ipam", "kernel", "model", "planner", "steps", "store",
         ],
     ),
     ("api", &[]),
-    ("lease-files", &["model", "small-files"]),
-    ("small-files", &[]),
-    ("invoke", &["cni", "model", "small-files"]),
+    ("ipam", &["model"]),
+    ("invoke", &["cni", "ipam", "model"]),
     (
         "agent",
         &[
-            "abi",
-            "api",
-            "cni",
-            "crash",
-            "engine",
-            "kernel",
-            "lease-files",
-            "model",
-            "planner",
-            "small-files",
-            "steps",
+            "abi", "api", "cni", "crash", "engine", "kernel", "ipam", "model", "planner", "steps",
             "store",
         ],
     ),
-    (
-        "plugin",
-        &[
-            "api",
-            "cni",
-            "invoke",
-            "lease-files",
-            "model",
-            "planner",
-            "small-files",
-        ],
-    ),
+    ("plugin", &["api", "cni", "invoke", "ipam", "model"]),
     ("ctl", &["api", "cni", "invoke"]),
 ];
 
@@ -65,6 +43,11 @@ const PURE: [&str; 6] = ["abi", "verdict", "model", "cni", "steps", "planner"];
 const EFFECTS: [&str; 3] = ["tokio", "rtnetlink", "aya"];
 /// Not part of the product.
 const FREE: [&str; 2] = ["e2e", "xtask"];
+
+/// Returns whether the crate is part of the product.
+pub(super) fn is_of_product(name: &str) -> bool {
+    MAY_IMPORT.iter().any(|(known, _)| *known == name)
+}
 
 pub(super) fn offences(metadata: &Metadata) -> Vec<String> {
     let mut found = unknown(metadata);

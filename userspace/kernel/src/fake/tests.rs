@@ -5,13 +5,13 @@ mod laws;
 
 use std::collections::BTreeSet;
 
+use ipam::Leases;
 use model::{
     Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, RangeSet, Record,
     Requested, State,
 };
 use planner::{
-    AttachContext, Finding, Leases, NodeIntent, Plan, Reason, Records, Refusal, Repair,
-    attachment_query,
+    AttachContext, Finding, NodeIntent, Plan, Reason, Records, Refusal, Repair, attachment_query,
 };
 use steps::{
     BridgeSpec, Entry, EntryKey, Hook, LinkKind, LinkRef, Observed, Scope, Step, VethSpec,

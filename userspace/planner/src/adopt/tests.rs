@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use ipam::AddressRefusal;
 use model::{Adoption, Assigned};
 use steps::{Hook, LinkKind, Observed, PodSide, PortReservation, Step};
 
@@ -141,7 +142,7 @@ fn an_address_of_the_node_is_not_adopted() {
     world.leases.node.insert(parse("10.7.0.2"));
     let refused = plan_adopt(&adoption(), &foreign(), &world.context()).unwrap_err();
     let address = parse("10.7.0.2");
-    assert_eq!(refused, Refusal::AddressOfNode { address });
+    assert_eq!(refused, AddressRefusal::AddressOfNode { address }.into());
 }
 
 /// behaviour R12

@@ -9,7 +9,7 @@ use steps::{EntryKey, LinkRef, Observed};
 use steps::{AcceptRule, FilterFamily, FilterTable};
 
 use super::{ForwardingMode, Probe, accept_rules};
-use crate::bridge::is_our_alias;
+use crate::alias::is_our_alias;
 use crate::{NodeIntent, Records};
 
 /// Desired state of the filter tables.

@@ -323,7 +323,7 @@ fn a_former_uplink_loses_its_programs() {
     let mut observed = node();
     let mut down = link(10, LinkKind::Ethernet, &["172.19.0.1/24"]);
     down.up = false;
-    down.hooks = crate::uplink::UPLINK_HOOKS.into();
+    down.hooks = crate::hooks::UPLINK_HOOKS.into();
     observed.links.insert(parse("eth1"), down);
     let planned = plan(&node_intent(), &observed).plan.to_string();
     assert!(

@@ -9,7 +9,7 @@ use steps::{Observed, RouteEntry};
 
 use super::{NodeCondition, link_of};
 use crate::Records;
-use crate::uplink::LOCAL_TABLE;
+use crate::own_links::LOCAL_TABLE;
 
 /// Conditions that are reported at most.
 const MAX_REPORTED: usize = 8;

@@ -6,7 +6,7 @@ use model::IfName;
 use steps::Observed;
 
 use super::{NodeCondition, RoutedNetwork, link_of};
-use crate::uplink::LOCAL_TABLE;
+use crate::own_links::LOCAL_TABLE;
 use crate::{Records, network_mtu};
 
 /// Returns the condition that the default route has a smaller MTU than the network: of its link, or

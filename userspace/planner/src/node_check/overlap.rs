@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use model::is_link_local;
 use model::{Cidr, HostLink, IfName, InterfaceAddress, Range, RangeSet};
 use steps::{Link, LinkKind, Observed};
 
@@ -15,7 +16,7 @@ use super::{
     MAIN_TABLE, NodeCondition, OverlapEffect, RoutedNetwork, link_of, name_of, next, sample_pods,
 };
 use crate::Records;
-use crate::uplink::{LOCAL_TABLE, is_link_local};
+use crate::own_links::LOCAL_TABLE;
 
 /// Conditions that are reported for one network at most: a VPN or a router may add a thousand
 /// routes.

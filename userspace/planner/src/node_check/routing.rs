@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
+use model::is_link_local;
 use model::{Cidr, IfName};
 use steps::{Link, LinkKind, Observed, SysctlKey};
 
@@ -18,7 +19,7 @@ use super::{
     sample_pods,
 };
 use crate::Records;
-use crate::uplink::{LOCAL_TABLE, is_link_local};
+use crate::own_links::LOCAL_TABLE;
 
 /// Ways out of the node that are checked at most; those with the widest prefixes first.
 const MAX_WAYS: usize = 16;

@@ -7,13 +7,11 @@
 //! | `lock` | empty; locked by a process that changes leases |
 //!
 //! With these files a node can migrate from the reference plugin to Viaduct and back without a
-//! duplicate address. This crate does not choose addresses.
+//! duplicate address. This module does not choose addresses.
 //!
 //! The agent has its own records, and mirrors its leases here only for host-local. A mirrored file
 //! ends with `\r\n`, which host-local trims. The agent ignores mirrored files, so one that a lost
 //! DEL or a reboot left behind reserves no address.
-
-#![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -107,7 +105,7 @@ impl LeaseFolder {
             let entry = entry?;
             let address: Option<IpAddr> = entry.file_name().to_str().and_then(|n| n.parse().ok());
             let Some(address) = address else { continue };
-            match small_files::read(entry.path()) {
+            match crate::small_files::read(entry.path()) {
                 Ok(text) => leases.insert(address, text),
                 // Released since the directory was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -154,7 +152,7 @@ impl LeaseFolder {
             let Some(set) = set.and_then(|set| set.parse::<usize>().ok()) else {
                 continue;
             };
-            let text = small_files::read(entry.path())?;
+            let text = crate::small_files::read(entry.path())?;
             last.extend(text.trim().parse().ok().map(|address| (set, address)));
         }
         Ok(last)
@@ -216,7 +214,7 @@ impl Locked<'_> {
     /// host-local has leased the address.
     pub fn mirror(&self, address: IpAddr, owner: &Owner) -> io::Result<()> {
         let path = self.file(&address.to_string());
-        match small_files::read(&path) {
+        match crate::small_files::read(&path) {
             // The agent's record is authoritative: this mirrored lease is outdated.
             Ok(text) if text.ends_with(MIRROR_SUFFIX) => fs::remove_file(&path)?,
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::{Assigned, AttachmentKey, InterfaceAddress, Network, Range, RangeSet};
 
-use crate::Refusal;
+use crate::AddressRefusal;
 
 /// Addresses that are taken, and the state of the round robin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub fn choose(
     leases: &Leases,
     requested: &[IpAddr],
     owner: &AttachmentKey,
-) -> Result<Vec<Assigned>, Refusal> {
+) -> Result<Vec<Assigned>, AddressRefusal> {
     if network.ranges.is_empty() {
-        return Err(Refusal::NoRanges {
+        return Err(AddressRefusal::NoRanges {
             network: network.name.clone(),
         });
     }
@@ -63,7 +63,7 @@ pub fn choose(
     if left.is_empty() {
         Ok(chosen)
     } else {
-        Err(Refusal::RequestsLeft { addresses: left })
+        Err(AddressRefusal::RequestsLeft { addresses: left })
     }
 }
 
@@ -84,27 +84,31 @@ impl Pool<'_> {
     }
 
     /// Returns the requested address, unless it is taken or can never be given.
-    fn give(&self, address: IpAddr) -> Result<Assigned, Refusal> {
+    fn give(&self, address: IpAddr) -> Result<Assigned, AddressRefusal> {
         if self.gateways.contains(&address) {
-            return Err(Refusal::GatewayRequested { address });
+            return Err(AddressRefusal::GatewayRequested { address });
         }
         if self.leases.node.contains(&address) {
-            return Err(Refusal::AddressOfNode { address });
+            return Err(AddressRefusal::AddressOfNode { address });
         }
         let free =
             |range: &&Range| !is_edge(range, address) && !self.leases.taken.contains_key(&address);
-        let range = self
-            .range_of(address)
-            .filter(free)
-            .ok_or_else(|| Refusal::AddressTaken {
-                address,
-                set: describe(self.set),
-            })?;
+        let range =
+            self.range_of(address)
+                .filter(free)
+                .ok_or_else(|| AddressRefusal::AddressTaken {
+                    address,
+                    set: describe(self.set),
+                })?;
         Ok(assigned(range, address))
     }
 
     /// Returns the next free address after the last one given.
-    fn next(&self, last: Option<IpAddr>, owner: &AttachmentKey) -> Result<Assigned, Refusal> {
+    fn next(
+        &self,
+        last: Option<IpAddr>,
+        owner: &AttachmentKey,
+    ) -> Result<Assigned, AddressRefusal> {
         self.refuse_second(owner)?;
         let mut spans = self.spans(last).into_iter();
         let found = spans.find_map(|span| Some((span.range, self.first_free(&span)?)));
@@ -116,24 +120,24 @@ impl Pool<'_> {
 
     /// Returns the refusal for a set without a free address. A static address is a set of one
     /// address.
-    fn exhausted(&self) -> Refusal {
+    fn exhausted(&self) -> AddressRefusal {
         if let [range] = self.set.ranges()
             && range.first() == range.last()
             && self.leases.node.contains(&range.first())
         {
             let address = range.first();
-            return Refusal::AddressOfNode { address };
+            return AddressRefusal::AddressOfNode { address };
         }
-        Refusal::Exhausted {
+        AddressRefusal::Exhausted {
             set: describe(self.set),
         }
     }
 
-    fn refuse_second(&self, owner: &AttachmentKey) -> Result<(), Refusal> {
+    fn refuse_second(&self, owner: &AttachmentKey) -> Result<(), AddressRefusal> {
         for range in self.set.ranges() {
             let mut held = self.leases.taken.range(range.first()..=range.last());
             if let Some((address, _)) = held.find(|(_, holder)| *holder == owner) {
-                return Err(Refusal::DuplicateAllocation {
+                return Err(AddressRefusal::DuplicateAllocation {
                     address: *address,
                     owner: owner.clone(),
                 });
