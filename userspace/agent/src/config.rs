@@ -32,7 +32,7 @@ const DEFAULT_NETWORK: &str = "default";
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(
     name = "viaductd",
-    version = crate::view::VERSION,
+    version = crate::version::VERSION,
     about = "Viaduct's node agent: container bridge networking in eBPF"
 )]
 #[expect(

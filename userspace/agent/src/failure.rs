@@ -8,8 +8,10 @@ use axum::Json;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use engine::EngineError;
-use ipam::AddressRefusal;
 use planner::Category;
+
+/// CNI's error code 3, "container unknown"; used by the API, and never returned for a CNI command.
+pub(crate) const UNKNOWN_CONTAINER: u32 = 3;
 
 /// The error of a request, with its CNI error code.
 #[derive(Debug)]
@@ -61,6 +63,7 @@ impl From<EngineError> for Failure {
             | EngineError::QueueFull
             | EngineError::QueueTimeout(_)
             | EngineError::Stopped => cni::Error::try_again_later(message),
+            EngineError::LeaseFiles { .. } => cni::Error::io(message),
             EngineError::Observe(_)
             | EngineError::Step { .. }
             | EngineError::Incomplete { .. }

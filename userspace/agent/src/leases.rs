@@ -3,17 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cni::{Error, Header};
 use ipam::lease_files::{LeaseFolder, Owner};
-use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent};
+use model::{ContainerId, IfName, Intent};
 
 /// The lease files of a network.
 pub(crate) struct HostLocalLeases {
-    folder: LeaseFolder,
-    /// Whether the agent writes lease files: only if the configuration sets `dataDir`.
-    writes: bool,
+    pub(crate) folder: LeaseFolder,
+    /// Data directory in which the agent writes its leases: only if the configuration sets
+    /// `dataDir`.
+    written: Option<PathBuf>,
 }
 
 impl HostLocalLeases {
@@ -25,7 +26,9 @@ impl HostLocalLeases {
         let gives = header.declares_network && header.ipam_plugin.is_none();
         gives.then(|| Self {
             folder: LeaseFolder::new(data_dir, &header.name),
-            writes: data_dir.is_some_and(Path::is_absolute),
+            written: data_dir
+                .filter(|directory| directory.is_absolute())
+                .map(Path::to_path_buf),
         })
     }
 
@@ -42,35 +45,9 @@ impl HostLocalLeases {
         Ok(())
     }
 
-    /// Writes the addresses of an attachment; nothing if the configuration sets no `dataDir`.
-    pub(crate) fn write(&self, attachment: &Attachment) -> Result<(), Error> {
-        if !self.writes {
-            return Ok(());
-        }
-        let owner = owner(&attachment.key);
-        let write = || {
-            let locked = self.folder.lock()?;
-            locked.release(&owner)?;
-            for (set, assigned) in attachment.addresses.iter().enumerate() {
-                let address = assigned.address.address;
-                locked.mirror(address, &owner)?;
-                locked.put_last_reserved(set, address)?;
-            }
-            io::Result::Ok(())
-        };
-        write().map_err(|error| self.failed(&error))
-    }
-
-    /// Removes the lease files of an attachment, whether written by the agent or by host-local. A
-    /// failure is logged only.
-    pub(crate) fn release(&self, key: &AttachmentKey) {
-        if !self.folder.exists() {
-            return;
-        }
-        let locked = self.folder.lock();
-        if let Err(error) = locked.and_then(|locked| locked.release(&owner(key))) {
-            tracing::warn!(%key, %error, "cannot remove host-local's lease file: its address stays leased");
-        }
+    /// Returns the data directory, if the agent writes its leases there.
+    pub(crate) fn written_directory(self) -> Option<PathBuf> {
+        self.written
     }
 
     /// Returns the owners of all lease files.
@@ -124,11 +101,4 @@ pub(crate) fn is_valid_owner<'a>(
         let named = owner.ifname.as_deref().unwrap_or(ifname.as_str());
         owner.container_id == container_id.as_str() && named == ifname.as_str()
     })
-}
-
-fn owner(key: &AttachmentKey) -> Owner {
-    Owner {
-        container_id: key.container_id.to_string(),
-        ifname: Some(key.ifname.to_string()),
-    }
 }

@@ -12,9 +12,9 @@ use kernel::{Measured, PodCounters};
 use model::{Attachment, AttachmentKey, Bandwidth, Limit, Record, ShapedSubnets};
 use steps::Shape;
 
-use crate::failure::Failure;
+use crate::app::App;
+use crate::failure::{Failure, UNKNOWN_CONTAINER};
 use crate::rates::Rates;
-use crate::requests::{App, UNKNOWN_CONTAINER};
 
 /// Text of a rate for "no limit".
 const NONE: &str = "none";

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod allowlist;
+mod app;
 mod background;
 mod body;
 mod chained;
@@ -38,10 +39,12 @@ mod sandbox;
 mod server;
 mod service_manager;
 mod socket;
+mod spool;
 mod start;
 mod telemetry;
 mod tuning_backup;
 mod uninstall;
+mod version;
 mod view;
 mod write_timeout;
 
@@ -57,18 +60,17 @@ use api::Spool;
 use clap::Parser;
 use kernel::RuleReader;
 
+use crate::app::App;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
 use crate::installation::Installation;
 use crate::instance_lock::InstanceLock;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, Reload};
 use crate::metrics::Metrics;
-use crate::reload::Reload;
-use crate::replay::SpoolReplay;
-use crate::requests::App;
 use crate::server::{Listeners, WatchedFiles};
 use crate::socket::{ListenAddress, ReadOnlyListener};
+use crate::spool::SpoolReplay;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
 

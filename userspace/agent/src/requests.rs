@@ -2,8 +2,8 @@
 //! Independent of socket and HTTP paths.
 
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use api::{AttachmentView, CniRequest, EventOutcome};
@@ -11,58 +11,23 @@ use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
     GcRequest, Header, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
-use engine::{AttachedPods, GcScope, Handle, Uninstalled};
-use kernel::RuleReader;
+use engine::{AttachedPods, GcScope, Uninstalled};
 use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
     PortMapping,
 };
-use planner::DeclaredNetworks;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::spawn_blocking;
 use tracing::Instrument as _;
 
-use crate::body::RequestMemory;
-use crate::events::{Events, NewEvent};
-use crate::failure::Failure;
-use crate::flows::FlowSource;
-use crate::installation::{self, Installation};
+use crate::app::App;
+use crate::events::NewEvent;
+use crate::failure::{Failure, UNKNOWN_CONTAINER};
 use crate::leases::{HostLocalLeases, is_valid_owner, read_all_into};
-use crate::lifecycle::Lifecycle;
 use crate::limits::log_placeholder_burst;
-use crate::metrics::Metrics;
-use crate::rates::RateSampler;
 use crate::readiness::readiness;
-use crate::replay::SpoolReplay;
-use crate::start::Features;
-use crate::uninstall::InstalledFiles;
-use crate::{clock, config, pod_cidrs, view};
-
-/// CNI's error code 3, "container unknown"; used by the API, and never returned for a CNI command.
-pub(crate) const UNKNOWN_CONTAINER: u32 = 3;
-
-/// State that all request handlers share.
-#[derive(Debug)]
-pub(crate) struct App {
-    pub(crate) handle: Handle,
-    /// Key of the pod annotation with port mappings.
-    pub(crate) hostport_annotation: RwLock<Option<String>>,
-    /// Bridges and subnets that networks of CNI configurations may use.
-    pub(crate) declared_networks: RwLock<DeclaredNetworks>,
-    pub(crate) request_memory: RequestMemory,
-    pub(crate) started: Instant,
-    pub(crate) flows: FlowSource,
-    pub(crate) rules: RuleReader,
-    pub(crate) features: Features,
-    pub(crate) replay: SpoolReplay,
-    pub(crate) installed_files: InstalledFiles,
-    pub(crate) installation: Installation,
-    pub(crate) events: Arc<Events>,
-    pub(crate) metrics: Metrics,
-    pub(crate) rate_sampler: RateSampler,
-    pub(crate) lifecycle: Lifecycle,
-}
+use crate::{clock, config, installation, pod_cidrs, view};
 
 /// Query parameters that locate a container without a record.
 #[derive(Debug, Default, Deserialize)]
@@ -313,6 +278,7 @@ impl App {
         if let Some(leases) = &leases {
             leases.read_into(&mut intent)?;
         }
+        intent.requested.lease_directory = leases.and_then(HostLocalLeases::written_directory);
         if self.handle.status().shares_addresses(&intent.network.name) {
             read_all_into(&mut intent)?;
         }
@@ -325,13 +291,6 @@ impl App {
         };
         if awaits_addresses {
             return Ok(String::new());
-        }
-        if let Some(leases) = &leases
-            && let Err(error) = leases.write(&attachment)
-        {
-            // The lease files are no part of the engine's transaction: undo the ADD here.
-            self.handle.del(attachment.key).await?;
-            return Err(error.into());
         }
         let outcome = Outcome {
             attachment: &attachment,
@@ -360,9 +319,9 @@ impl App {
 
     async fn del(&self, request: DelRequest) -> Result<String, Failure> {
         let key = request.target.key(&self.default_name());
-        self.handle.del(key.clone()).await?;
-        if let Some(leases) = HostLocalLeases::of(request.target.header()) {
-            leases.release(&key);
+        match HostLocalLeases::of(request.target.header()) {
+            Some(leases) => self.handle.del_releasing(key, leases.folder).await?,
+            None => self.handle.del(key).await?,
         }
         Ok(String::new())
     }

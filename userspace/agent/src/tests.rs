@@ -23,11 +23,11 @@ use steps::FlowTable;
 use store::Store;
 use tempfile::TempDir;
 
+use crate::app::App;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
-use crate::replay::SpoolReplay;
-use crate::requests::App;
+use crate::spool::SpoolReplay;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
 use crate::{connections, routes};

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use ipam::lease_files::LeaseFolder;
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
@@ -147,7 +148,18 @@ impl Handle {
     /// Removes an attachment and cancels ADDs for it that wait in the queue (behaviour A3).
     pub async fn del(&self, key: AttachmentKey) -> Result<(), EngineError> {
         self.adds.cancel(&key);
-        self.execute(|reply| Command::Del(key, reply)).await
+        self.execute(|reply| Command::Del(key, None, reply)).await
+    }
+
+    /// Removes an attachment as [`Handle::del`] does, and its leases in host-local's files.
+    pub async fn del_releasing(
+        &self,
+        key: AttachmentKey,
+        leases: LeaseFolder,
+    ) -> Result<(), EngineError> {
+        self.adds.cancel(&key);
+        self.execute(|reply| Command::Del(key, Some(leases), reply))
+            .await
     }
 
     /// Compares an attachment with its record and returns the recorded attachment.

@@ -15,7 +15,7 @@ use steps::{
 };
 use store::Store;
 
-use crate::uninstall::record_sysctls;
+use crate::sysctl_records::record_sysctls;
 use crate::{EngineError, ShaperStatus, UplinkStatus};
 
 /// Rounds of planning after which reconciliation stops. Two rounds are usual: settings of a bridge

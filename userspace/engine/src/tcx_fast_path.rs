@@ -18,22 +18,6 @@ use crate::error::chain;
 /// one hundredth of the time.
 const MAX_PER_SEARCH: usize = 4;
 
-/// Links that wait for the fast path, and links that cannot have it.
-#[derive(Debug, Default)]
-pub(crate) struct TcxQueue {
-    /// Links to attach it to, the next one last.
-    waiting: Vec<IfName>,
-    /// Links on which attaching has failed.
-    failed: BTreeSet<IfName>,
-}
-
-impl TcxQueue {
-    /// Returns whether a link waits.
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-}
-
 impl<K: Kernel> Engine<K> {
     /// Queues the links of the pods that have become high-traffic since the last search, at most
     /// [`MAX_PER_SEARCH`].

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ipam::lease_files::LeaseFolder;
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
@@ -42,7 +43,7 @@ pub(crate) struct Queued {
 pub(crate) enum Command {
     Add(Box<Intent>, u64, Reply<Attachment>),
     Complete(Box<Intent>, Reply<Attachment>),
-    Del(AttachmentKey, Reply<()>),
+    Del(AttachmentKey, Option<LeaseFolder>, Reply<()>),
     Check(AttachmentKey, Option<BTreeSet<Cidr>>, Reply<Attachment>),
     Gc(GcScope, Reply<GcResult>),
     Chained(Chained),
@@ -104,7 +105,7 @@ impl Command {
     fn title(&self) -> Title<'_> {
         match self {
             Self::Add(intent, ..) | Self::Complete(intent, _) => ("ADD", Some(&intent.key)),
-            Self::Del(key, _) => ("DEL", Some(key)),
+            Self::Del(key, ..) => ("DEL", Some(key)),
             Self::Check(key, ..) => ("CHECK", Some(key)),
             Self::Gc(..) => ("GC", None),
             Self::Chained(chained) => chained.title(),
@@ -251,7 +252,9 @@ impl<K: Kernel> Worker<K> {
             Command::Complete(intent, reply) => {
                 self.change(reply, |engine| engine.complete(&intent));
             }
-            Command::Del(key, reply) => self.change(reply, |engine| engine.del(&key)),
+            Command::Del(key, leases, reply) => {
+                self.change(reply, |engine| engine.del_releasing(&key, leases.as_ref()));
+            }
             Command::Check(key, wanted, reply) => {
                 answer(reply, self.engine.check_wanted(&key, wanted.as_ref()));
             }

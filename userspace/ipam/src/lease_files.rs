@@ -55,6 +55,16 @@ pub struct Owner {
     pub ifname: Option<String>,
 }
 
+impl Owner {
+    /// Returns the owner that an attachment is in lease files.
+    pub fn of(key: &AttachmentKey) -> Self {
+        Self {
+            container_id: key.container_id.to_string(),
+            ifname: Some(key.ifname.to_string()),
+        }
+    }
+}
+
 /// Returns the folders of all networks below `data_dir`, or below [`DEFAULT_DATA_DIR`]; none if
 /// there is no such directory. Folders whose name is no network's are skipped.
 pub fn folders(data_dir: Option<&Path>) -> io::Result<Vec<LeaseFolder>> {
@@ -84,6 +94,26 @@ impl LeaseFolder {
             path: parent.join(network.as_str()),
             network: network.clone(),
         }
+    }
+
+    /// Writes the addresses of an attachment, one of each range set, in place of its earlier ones.
+    pub fn mirror(&self, key: &AttachmentKey, addresses: &[IpAddr]) -> io::Result<()> {
+        let owner = Owner::of(key);
+        let locked = self.lock()?;
+        locked.release(&owner)?;
+        for (set, address) in addresses.iter().enumerate() {
+            locked.mirror(*address, &owner)?;
+            locked.put_last_reserved(set, *address)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the files of an attachment, whether written by the agent or by host-local.
+    pub fn release_all(&self, key: &AttachmentKey) -> io::Result<()> {
+        if self.exists() {
+            self.lock()?.release(&Owner::of(key))?;
+        }
+        Ok(())
     }
 
     /// Returns all leases; none if the directory does not exist.

@@ -12,11 +12,9 @@ use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use nix::time::{ClockId, clock_gettime};
 use steps::FlowTable;
 
-use crate::ObserveError;
-use crate::batch;
 use crate::error::{Attempt as _, io_error};
-use crate::pins;
 use crate::tables::{Hash, Wire};
+use crate::{ObserveError, batch, pins};
 
 /// Reads the pinned flow table; works while no agent is running.
 #[derive(Clone, Debug)]

@@ -1,9 +1,8 @@
 //! Observes what `planner::conditions` decides from: routes of sample packets, IPsec policies,
 //! the coverage of the cgroup, and limits of the node and of this process.
 
-use std::fs;
-use std::io;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use nix::sys::resource::{Resource, getrlimit};
 use steps::{CheckFacts, CheckQuery, SysctlKey, Usage};

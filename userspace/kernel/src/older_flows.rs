@@ -5,9 +5,8 @@
 //! programs are replaced. Until then it stays pinned, and the next agent copies it if this one
 //! dies.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use abi::{Flow, Tuple, maps};
 use aya::maps::{HashMap, Map, MapData};

@@ -22,11 +22,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
-use crate::filters;
 use crate::netlink::Netlink;
 use crate::older_flows::OlderFlows;
-use crate::pin_migration;
 use crate::tables::Tables;
+use crate::{filters, pin_migration};
 
 /// Type, key size, value size (both in bytes) and number of entries of a map.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,12 +3,10 @@
 //! The result may be outdated when it is read, and fields that cannot be found are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::fs;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::{fmt, fs, io};
 
 use model::Protocol;
 use steps::{PortReservation, Process};

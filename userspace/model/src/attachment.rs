@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use crate::{
     Bandwidth, Cidr, ContainerId, HostLink, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath,
@@ -127,6 +128,8 @@ pub struct Requested {
     pub awaits_addresses: bool,
     /// Process of a runtime that binds the published ports itself after the ADD.
     pub port_binder: Option<u32>,
+    /// Data directory of host-local, for a network whose leases are to be in its files as well.
+    pub lease_directory: Option<PathBuf>,
 }
 
 /// A validated ADD: everything that can be checked without the kernel has been checked.

@@ -15,8 +15,7 @@ use std::net::IpAddr;
 use model::{IfName, InterfaceAddress, Mac, Network, is_link_local};
 use steps::{BridgeSpec, Link, LinkKind, Observed, Step, VlanStep};
 
-use crate::alias::bridge_alias;
-use crate::alias::is_our_alias;
+use crate::alias::{bridge_alias, is_our_alias};
 use crate::mtu::network_mtu;
 use crate::own_links::OwnLinks;
 use crate::sysctl::{Families, derives_link_local, disable_autoconf, forward};

@@ -8,8 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::is_link_local;
-use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
+use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName, is_link_local};
 use steps::{Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, RouteEntry};
 
 use crate::Records;

@@ -6,8 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use model::is_link_local;
-use model::{Attachment, PortMapping};
+use model::{Attachment, PortMapping, is_link_local};
 use steps::{PortReservation, PortReservations, Step};
 
 use crate::tables::{hostport_keys, mapping_keys};

@@ -9,12 +9,11 @@ use std::collections::BTreeSet;
 use model::{Attachment, PortMapping};
 use steps::{Entries, Observed, PortReservation, Step};
 
-use crate::Records;
 use crate::attach::ports;
 use crate::detach::remove;
 use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::attachment_entries;
-use crate::{Plan, Refusal};
+use crate::{Plan, Records, Refusal};
 
 /// Returns the attachment with `mappings` in place of its ports, or a refusal where another
 /// container owns one.

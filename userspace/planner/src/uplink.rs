@@ -8,9 +8,7 @@ use steps::{Entry, Hook, Link, LinkKind, Observed, RouteEntry, Step};
 use crate::Plan;
 use crate::container_link::is_container_link;
 use crate::hooks::UPLINK_HOOKS;
-use crate::own_links::OwnLinks;
-use crate::own_links::candidates;
-use crate::own_links::sources;
+use crate::own_links::{OwnLinks, candidates, sources};
 
 /// Returns the uplinks: the configured ones that exist, or else those detected from routes and
 /// addresses.

@@ -2,8 +2,7 @@
 
 use insta::assert_snapshot;
 
-use steps::Step;
-use steps::{Link, LinkKind, Observed};
+use steps::{Link, LinkKind, Observed, Step};
 
 use crate::plan_bridge;
 use crate::testing::{bare_node, link, network, network_of, node, parse};

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{Cidr, IfName, Network};
-use steps::{EntryKey, LinkRef, Observed};
-
-use steps::{AcceptRule, FilterFamily, FilterTable};
+use steps::{AcceptRule, EntryKey, FilterFamily, FilterTable, LinkRef, Observed};
 
 use super::{ForwardingMode, Probe, accept_rules};
 use crate::alias::is_our_alias;

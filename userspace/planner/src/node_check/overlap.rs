@@ -6,11 +6,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use model::is_link_local;
-use model::{Cidr, HostLink, IfName, InterfaceAddress, Range, RangeSet};
-use steps::{Link, LinkKind, Observed};
-
-use steps::{CheckFacts, RouteAnswer, RouteQuery};
+use model::{Cidr, HostLink, IfName, InterfaceAddress, Range, RangeSet, is_link_local};
+use steps::{CheckFacts, Link, LinkKind, Observed, RouteAnswer, RouteQuery};
 
 use super::{
     MAIN_TABLE, NodeCondition, OverlapEffect, RoutedNetwork, link_of, name_of, next, sample_pods,

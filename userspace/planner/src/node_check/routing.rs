@@ -8,11 +8,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use model::is_link_local;
-use model::{Cidr, IfName};
-use steps::{Link, LinkKind, Observed, SysctlKey};
-
-use steps::{CheckFacts, RouteAnswer, RouteQuery};
+use model::{Cidr, IfName, is_link_local};
+use steps::{CheckFacts, Link, LinkKind, Observed, RouteAnswer, RouteQuery, SysctlKey};
 
 use super::{
     FilteredTraffic, NodeCondition, OverlapEffect, RoutedNetwork, link_of, name_of, next,
