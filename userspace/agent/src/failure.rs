@@ -148,6 +148,8 @@ pub(crate) fn read_only(method: &Method, uri: &Uri) -> Response {
 mod tests {
     use planner::Refusal;
 
+    use ipam::AddressRefusal;
+
     use super::*;
 
     fn code(error: EngineError) -> u32 {

@@ -45,7 +45,7 @@ const ALL_PROTOCOLS: u32 = 0x0003_u16.to_be() as u32;
 
 /// Returns the name of a hook's filter.
 fn name(hook: Hook) -> String {
-    format!("viaduct/{}", crate::programs::name(hook))
+    format!("viaduct/{}", crate::program_names::name(hook))
 }
 
 /// Returns the parent handle of a hook: clsact's ingress or egress.

@@ -14,7 +14,7 @@ use steps::FlowTable;
 
 use crate::error::{Attempt as _, io_error};
 use crate::tables::{Hash, Wire};
-use crate::{ObserveError, batch, pins};
+use crate::{ObserveError, batch, pinned_maps, pins};
 
 /// Reads the pinned flow table; works while no agent is running.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ impl FlowReader {
     /// Makes a reader of the flow table that is pinned below `bpffs`.
     pub fn new(bpffs: &Path) -> Self {
         Self {
-            pin: pins::version(bpffs).join(pins::MAP_PINS),
+            pin: pins::version(bpffs).join(pinned_maps::MAP_PINS),
         }
     }
 

@@ -9,7 +9,7 @@ use rtnetlink::sys::Socket;
 use rtnetlink::sys::protocols::NETLINK_XFRM;
 use steps::{Ipsec, IpsecDirection, IpsecPolicy};
 
-use crate::netfilter::messages;
+use crate::netfilter_messages::messages;
 use crate::{ipsec, netlink};
 
 /// `XFRM_MSG_GETPOLICY` and `XFRM_MSG_NEWPOLICY`.

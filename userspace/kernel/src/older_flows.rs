@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::batch;
 use crate::error::{io_error, is};
-use crate::pins::MAP_PINS;
+use crate::pinned_maps::MAP_PINS;
 use crate::tables::{Hash, Wire};
 
 /// `BPF_NOEXIST`: add an entry, and never overwrite one.

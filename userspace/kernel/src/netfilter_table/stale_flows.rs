@@ -14,7 +14,7 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use steps::EntryKey;
 
 use crate::error::is_gone;
-use crate::netfilter::messages;
+use crate::netfilter_messages::messages;
 use crate::netlink;
 use crate::nftables::{Attributes, parse};
 
