@@ -80,7 +80,7 @@ pub use sandbox::{GATEWAYS, NODE, Sandbox, UPLINK, WORLD};
 pub use skip::skipped;
 pub use sniffer::Sniffer;
 pub use stream::{ENDLESS, Sends, Stream};
-pub use syn_flood::SynFlood;
+pub use syn_flood::{FloodRate, SynFlood};
 pub use systemd::{CHECKOUT, Systemd};
 pub use tcp_segment::TcpSegment;
 pub use tunnel::Tunnel;

@@ -1,11 +1,13 @@
 //! Raw sockets (raw(7)): send arbitrary IP packets, and receive packets from the transport header
 //! on.
 
+use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
-use nix::sys::socket::{setsockopt, sockopt};
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{Machine, deadline};
@@ -65,6 +67,27 @@ impl RawSocket {
             .send_to(bytes, SocketAddr::new(to, 0))
             .with_context(|| format!("cannot send a raw packet to {to}"))
             .map(drop)
+    }
+
+    /// Sends packets as [`RawSocket::send`] does, with one system call.
+    pub fn send_all(&self, packets: &[Vec<u8>], to: IpAddr) -> Result<()> {
+        let address = Some(SockaddrStorage::from(SocketAddr::new(to, 0)));
+        let slices: Vec<[IoSlice<'_>; 1]> = packets
+            .iter()
+            .map(|packet| [IoSlice::new(packet)])
+            .collect();
+        let sent = sendmmsg(
+            self.socket.as_raw_fd(),
+            &mut MultiHeaders::preallocate(packets.len(), None),
+            &slices,
+            vec![address; packets.len()],
+            [],
+            MsgFlags::empty(),
+        )
+        .with_context(|| format!("cannot send raw packets to {to}"))?
+        .count();
+        ensure!(sent == packets.len(), "{sent} of {} packets", packets.len());
+        Ok(())
     }
 
     /// Waits for a packet that matches `wanted`, and returns it. Other packets are ignored.

@@ -1,10 +1,12 @@
 //! A flood of SYNs with forged sources, for tests of what it costs others.
 
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use abi::Address;
 use anyhow::{Context as _, Result};
@@ -13,25 +15,38 @@ use verdict::simulator::frame::{Body, Frame, flag};
 use crate::wait::pace;
 use crate::{Machine, RawSocket, until};
 
-/// SYNs sent in a row, about each millisecond.
-const BURST: u16 = 8;
+/// SYNs sent by one system call, at most.
+const BURST: u64 = 64;
 
-/// Sends SYNs from forged addresses, a few thousand in a second.
+/// Time of which the sender makes up for SYNs that it could not send, at most.
+const BACKLOG: Duration = Duration::from_millis(100);
+
+/// Sends SYNs from forged addresses at a constant rate.
 #[derive(Debug)]
 pub struct SynFlood {
     /// The sender stops when this end of the channel is closed.
     stop: Sender<()>,
     sent: Arc<AtomicU64>,
-    sender: JoinHandle<Result<()>>,
+    sender: JoinHandle<Result<Duration>>,
+}
+
+/// What a flood has sent.
+#[derive(Clone, Copy, Debug)]
+pub struct FloodRate {
+    /// Number of SYNs.
+    pub sent: u64,
+    /// SYNs per second, without the time in which the sender waited for a CPU.
+    pub per_second: u64,
 }
 
 impl SynFlood {
-    /// Starts to send from `machine`, each SYN with another source address or port.
-    pub fn start(machine: &Machine, target: SocketAddr) -> Result<Self> {
+    /// Starts to send `per_second` SYNs each second from `machine`, each with another source
+    /// address and port. On a busy machine the rate is lower.
+    pub fn start(machine: &Machine, target: SocketAddr, per_second: u32) -> Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let sent = Arc::new(AtomicU64::new(0));
         let (raw, count) = (RawSocket::sender(machine, target.ip())?, Arc::clone(&sent));
-        let sender = thread::spawn(move || send(&raw, target, &stopped, &count));
+        let sender = thread::spawn(move || send(&raw, target, per_second, &stopped, &count));
         Ok(Self { stop, sent, sender })
     }
 
@@ -48,34 +63,64 @@ impl SynFlood {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Stops sending; returns how many SYNs were sent, or the error of the sender.
-    pub fn end(self) -> Result<u64> {
+    /// Stops sending; returns what was sent, or the error of the sender.
+    pub fn end(self) -> Result<FloodRate> {
         drop(self.stop);
-        self.sender.join().ok().context("the sender panicked")??;
-        Ok(self.sent.load(Ordering::Relaxed))
+        let took = self.sender.join().ok().context("the sender panicked")??;
+        let sent = self.sent.load(Ordering::Relaxed);
+        let per_second = u128::from(sent) * 1_000_000_000 / took.as_nanos().max(1);
+        Ok(FloodRate {
+            sent,
+            per_second: u64::try_from(per_second)?,
+        })
     }
 }
 
+/// Sends until it is stopped; returns the time that this took, without waits for a CPU.
 fn send(
     raw: &RawSocket,
     target: SocketAddr,
+    per_second: u32,
     stopped: &Receiver<()>,
     sent: &AtomicU64,
-) -> Result<()> {
-    let mut number = 0_u32;
+) -> Result<Duration> {
+    let interval = Duration::from_secs(1) / per_second;
+    let (start, waited) = (Instant::now(), waited_for_cpu());
+    // Time at which the next SYN is due.
+    let mut due = start;
     while stopped.try_recv() == Err(TryRecvError::Empty) {
-        for _ in 0..BURST {
-            raw.send(&forged_syn(target, number)?, target.ip())?;
-            number = number.wrapping_add(1);
+        let now = Instant::now();
+        due = due.max(now.checked_sub(BACKLOG).unwrap_or(start));
+        let mut packets = Vec::new();
+        let first = sent.load(Ordering::Relaxed);
+        for number in first..first + BURST {
+            if due > now {
+                break;
+            }
+            packets.push(forged_syn(target, number)?);
+            due += interval;
         }
-        sent.fetch_add(u64::from(BURST), Ordering::Relaxed);
-        pace();
+        if packets.is_empty() {
+            pace();
+            continue;
+        }
+        raw.send_all(&packets, target.ip())?;
+        sent.fetch_add(packets.len() as u64, Ordering::Relaxed);
     }
-    Ok(())
+    Ok(start.elapsed().saturating_sub(waited_for_cpu() - waited))
+}
+
+/// Returns the time in which the calling thread could run, and waited for a CPU: the second number
+/// of `schedstat`, in nanoseconds. Zero where the kernel does not count it.
+fn waited_for_cpu() -> Duration {
+    let counted = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited = counted.split_whitespace().nth(1);
+    Duration::from_nanos(waited.and_then(|waited| waited.parse().ok()).unwrap_or(0))
 }
 
 /// Returns a SYN of the benchmark ranges (RFC 2544, RFC 5180), from the IP header on.
-fn forged_syn(target: SocketAddr, number: u32) -> Result<Vec<u8>> {
+fn forged_syn(target: SocketAddr, number: u64) -> Result<Vec<u8>> {
+    let number = u32::try_from(number)?;
     let [_, high, middle, low] = number.to_be_bytes();
     let (source, destination) = match target.ip() {
         IpAddr::V4(to) => (

@@ -5,11 +5,11 @@
 mod scene;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use anyhow::{Result, ensure};
-use e2e::{Config, FrameCapture, GATEWAYS, Mapping, NODE, WORLD, contains};
+use e2e::{
+    Config, FrameCapture, FrameFlood, FrameSender, GATEWAYS, Mapping, NODE, WORLD, contains,
+};
 use serde_json::json;
 
 use self::scene::{HOSTPORT, MARKER, MODES, PORT, REFUSED, Scene, declared};
@@ -211,6 +211,9 @@ fn frames_of_the_world_with_stacked_tags_reach_no_pod() -> Result<()> {
     Ok(())
 }
 
+/// Frames that are sent before each DEL.
+const BEFORE: u64 = 100;
+
 /// While a DEL removes the rows of a pod, nothing that the pod forges passes.
 #[test]
 fn no_forged_frame_passes_while_a_del_runs() -> Result<()> {
@@ -219,26 +222,12 @@ fn no_forged_frame_passes_while_a_del_runs() -> Result<()> {
     for round in 0..6 {
         let [_, victim] = scene.own(0)?;
         let frame = scene.to_victim(GATEWAYS[0], victim, REFUSED);
-        let (stop, inside) = (AtomicBool::new(false), &scene.inside);
-        thread::scope(|scope| -> Result<()> {
-            let flood = scope.spawn(|| {
-                let mut sent = 0_u32;
-                // Ends with the link; about 10,000 frames a second.
-                while !stop.load(Ordering::Relaxed) && inside.send(&frame).is_ok() {
-                    sent += 1;
-                    thread::sleep(std::time::Duration::from_micros(50));
-                }
-                sent
-            });
-            let deleted = scene.sender.del();
-            stop.store(true, Ordering::Relaxed);
-            deleted?.success()?;
-            let sent = flood
-                .join()
-                .map_err(|_| anyhow::anyhow!("the sender panicked"))?;
-            ensure!(sent > 0, "round {round}: nothing was sent");
-            Ok(())
-        })?;
+        let sender = FrameSender::new(&scene.sender.machine, "eth0", GATEWAYS[0])?;
+        let flood = FrameFlood::start(sender, move |_| frame.clone());
+        flood.await_sent(BEFORE)?;
+        scene.sender.del()?.success()?;
+        // The interface is gone: the sender has failed, or ends before its next frame.
+        let _ended = flood.end();
         let config = Config::new("1.1.0").publish(&Mapping::both(9000 + round, PORT));
         scene.sender.add_with(config)?.success()?;
         scene.reopen()?;

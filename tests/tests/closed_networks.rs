@@ -3,6 +3,7 @@
 //! (decision 105). A packet counts as passed if it arrives in the receiver's namespace.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::chain::{Chain, PluginSource};
@@ -131,11 +132,36 @@ impl Scene {
         Ok(())
     }
 
-    /// Fails if a connection is accepted, or an echo request answered.
+    /// Fails if one of these servers accepts a connection, or answers an echo request. All are
+    /// tried at the same time, because each silence takes a second.
+    fn are_closed(servers: &[(&str, &Machine, SocketAddr)]) -> Result<()> {
+        let connects = |&(what, from, to): &(&str, &Machine, SocketAddr)| {
+            ensure!(!connects(from, to)?, "{what}: {to} accepts a connection");
+            Ok(())
+        };
+        let answers = |&(what, from, to): &(&str, &Machine, SocketAddr)| {
+            ensure!(!is_answered(from, to.ip())?, "{what}: {to} answers a ping");
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let tries: Vec<_> = servers
+                .iter()
+                .flat_map(|server| {
+                    [
+                        scope.spawn(move || connects(server)),
+                        scope.spawn(move || answers(server)),
+                    ]
+                })
+                .collect();
+            tries
+                .into_iter()
+                .try_for_each(|tried| tried.join().expect("no panic"))
+        })
+    }
+
+    /// Does the same as [`Scene::are_closed`] for one server.
     fn is_closed(what: &str, from: &Machine, to: SocketAddr) -> Result<()> {
-        ensure!(!connects(from, to)?, "{what}: {to} accepts a connection");
-        ensure!(!is_answered(from, to.ip())?, "{what}: {to} answers a ping");
-        Ok(())
+        Scene::are_closed(&[(what, from, to)])
     }
 
     fn drops(&self, reason: &str) -> Result<u64> {
@@ -148,12 +174,14 @@ impl Scene {
     fn only_the_published_port_is_open(&self, family: usize) -> Result<()> {
         let (node, pod) = (NODE[family], self.one.address(NODE[family])?);
         let (world, far, two) = (&self.sandbox.world, &self.far.machine, &self.two.machine);
+        let mut closed = Vec::new();
         for (who, machine) in [("the world", world), ("another network", far)] {
             Scene::is_open(who, machine, (node, PUBLISHED).into())?;
             for port in [PORT, UNPUBLISHED] {
-                Scene::is_closed(who, machine, (pod, port).into())?;
+                closed.push((who, machine, (pod, port).into()));
             }
         }
+        Scene::are_closed(&closed)?;
         for port in [PORT, UNPUBLISHED] {
             let to = (pod, port).into();
             Scene::is_open("the node", &self.sandbox.node, to)?;
@@ -283,13 +311,14 @@ impl Scene {
         if family == 0 {
             places.push((world, METADATA.parse()?, far));
         }
+        let mut closed = Vec::new();
         for (server, to, last) in places {
             let inbox = (server, SocketAddr::new(to, INBOX));
             let seen = arrived(one, inbox, last)?;
             ensure!(seen.is_empty(), "{to} has received {seen:?}");
-            Scene::is_closed("an internal pod", one, (to, SERVER).into())?;
+            closed.push(("an internal pod", one, (to, SERVER).into()));
         }
-        Ok(())
+        Scene::are_closed(&closed)
     }
 }
 

@@ -7,9 +7,11 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use e2e::residue::assert_no_residue;
 use e2e::{Agent, Config, Connection, Echo, Machine, Mapping, Pod, Residue, Sandbox, WORLD};
+use redb::TableDefinition;
 
 const STATE: &str = "/run/viaduct";
 const RECORDS: &str = "/run/viaduct/records.redb";
+const JOURNAL: &str = "/run/viaduct/records.journal";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 const PORTS: [Mapping; 1] = [Mapping::tcp(8080, 80)];
@@ -30,6 +32,60 @@ fn write(node: &Machine, path: &str, bytes: &[u8]) -> Result<()> {
 fn listed(agent: &Agent, path: &str) -> Result<usize> {
     let list = agent.get(path)?;
     Ok(list.as_array().context("a list")?.len())
+}
+
+/// Gives the records of an agent that has ended the format of releases whose journal has no head.
+fn write_as_format_2(node: &Machine) -> Result<()> {
+    const NUMBERS: TableDefinition<'static, &str, u32> = TableDefinition::new("numbers");
+    node.mounts().run(|| {
+        let transaction = redb::Database::open(RECORDS)?.begin_write()?;
+        {
+            let mut numbers = transaction.open_table(NUMBERS)?;
+            numbers.insert("format", 2)?;
+            numbers.remove("compaction")?;
+        }
+        transaction.commit()?;
+        anyhow::Ok(())
+    })?;
+    let journal = read(node, JOURNAL)?;
+    let head = journal.iter().position(|byte| *byte == b'\n');
+    let lines = &journal[head.context("the journal has a head")? + 1..];
+    ensure!(!lines.is_empty(), "the journal has no lines");
+    write(node, JOURNAL, lines)
+}
+
+#[test]
+fn records_of_the_previous_format_are_converted_and_live_pods_lose_nothing() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let node = &sandbox.node;
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    let mut pods = Vec::new();
+    let mut open = Vec::new();
+    for name in ["one", "two", "three"] {
+        let mut pod = sandbox.pod(name)?;
+        let is_first = pods.is_empty();
+        let ports: &[Mapping] = if is_first { &PORTS } else { &[] };
+        pod.add_with(Config::new("1.1.0").publish(ports))?;
+        let server = SocketAddr::new(WORLD[0], 7000);
+        open.push(Connection::tcp(&pod.machine, server)?);
+        pods.push(pod);
+    }
+    for round in 0..2 {
+        agent.kill()?;
+        write_as_format_2(node)?;
+        agent.restart()?;
+        let after = listed(&agent, "/v1/attachments")?;
+        ensure!(after == pods.len(), "round {round}: {after} attachments");
+        for pod in &pods {
+            pod.check()?.success()?;
+        }
+        open.iter().try_for_each(Connection::exchange)?;
+    }
+    for mut pod in pods {
+        pod.del()?;
+    }
+    ensure!(listed(&agent, "/v1/attachments")? == 0);
+    Ok(())
 }
 
 /// What may become of a file of records, by name.

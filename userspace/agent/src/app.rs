@@ -7,9 +7,11 @@ use engine::Handle;
 use kernel::RuleReader;
 use planner::DeclaredNetworks;
 
+use crate::answers::AnswerMemory;
 use crate::body::RequestMemory;
 use crate::events::Events;
 use crate::flows::FlowSource;
+use crate::foreign_files::FileAccess;
 use crate::installation::Installation;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
@@ -27,6 +29,8 @@ pub(crate) struct App {
     /// Bridges and subnets that networks of CNI configurations may use.
     pub(crate) declared_networks: RwLock<DeclaredNetworks>,
     pub(crate) request_memory: RequestMemory,
+    pub(crate) answers: AnswerMemory,
+    pub(crate) file_access: FileAccess,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
     pub(crate) rules: RuleReader,

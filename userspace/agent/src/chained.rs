@@ -29,7 +29,7 @@ impl App {
             Command::Check => self.chained_check(&request).await,
             Command::Gc => self.chained_gc(request).await,
             Command::Status => {
-                readiness(&self.handle.status(), &request.header.name)?;
+                readiness(&self.handle.live_status(), &request.header.name)?;
                 Ok(String::new())
             }
             Command::Version => Ok(String::new()),
@@ -66,7 +66,7 @@ impl App {
                 let backup = BackupFile::of(&request.backup_folder, &tune);
                 let previous = self.handle.tune(tune).await?;
                 if let Some(backup) = backup {
-                    backup.write(previous).await;
+                    backup.write(&self.file_access, previous).await;
                 }
                 prev_result.update_interface(&ifname, settings.mac, settings.mtu);
             }
@@ -121,11 +121,11 @@ impl App {
                 let mut tune = self.tune(request, &InterfaceSettings::default())?;
                 let backup = BackupFile::of(&request.backup_folder, &tune);
                 if let Some(backup) = &backup {
-                    tune.settings = backup.read().await;
+                    tune.settings = backup.read(&self.file_access).await;
                 }
                 self.handle.restore_settings(tune).await?;
                 if let Some(backup) = backup {
-                    backup.remove().await;
+                    backup.remove(&self.file_access).await;
                 }
             }
             Plugin::Loopback => {

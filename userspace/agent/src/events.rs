@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::{Event, EventOutcome};
@@ -19,6 +19,8 @@ use crate::clock;
 
 /// Number of events in the history.
 const HISTORY_LENGTH: usize = 1024;
+/// Maximum length of an event's subject, and of its message, in bytes.
+const MAX_TEXT: usize = 4096;
 /// Number of events that a subscriber may lag behind before it misses some.
 const SUBSCRIBER_BUFFER: usize = 1024;
 
@@ -26,7 +28,7 @@ const SUBSCRIBER_BUFFER: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Events {
     past: Mutex<History>,
-    live: broadcast::Sender<Event>,
+    live: broadcast::Sender<Arc<Event>>,
     counters: EventCounters,
 }
 
@@ -43,7 +45,8 @@ pub(crate) struct EventLabels {
 #[derive(Debug, Default)]
 struct History {
     last: u64,
-    events: VecDeque<Event>,
+    /// Shared with subscribers: each of many would need a copy otherwise.
+    events: VecDeque<Arc<Event>>,
 }
 
 /// An event without number and time, which [`Events::emit`] adds.
@@ -93,20 +96,20 @@ impl Events {
             .inc();
         let mut past = self.past();
         past.last += 1;
-        let event = Event {
+        let event = Arc::new(Event {
             sequence: past.last,
             at: clock::now(),
             action: news.action.to_owned(),
-            subject: news.subject,
+            subject: shortened(news.subject),
             outcome: news.outcome,
-            message: news.message,
+            message: shortened(news.message),
             duration_us: u64::try_from(news.duration.as_micros()).unwrap_or(u64::MAX),
-        };
+        });
         log(&event);
         if past.events.len() == HISTORY_LENGTH {
             past.events.pop_front();
         }
-        past.events.push_back(event.clone());
+        past.events.push_back(Arc::clone(&event));
         // Under the lock of the history, so that a new subscriber gets each event exactly once: in
         // the history or live. Sending fails if there is no subscriber.
         let _subscribers = self.live.send(event);
@@ -135,15 +138,14 @@ impl Events {
     /// Streams the latest event of each subject, oldest first, as lines of JSON.
     pub(crate) fn last(&self) -> impl Stream<Item = Result<String, Infallible>> + use<> {
         let past = self.past();
-        let by_subject: BTreeMap<&str, &Event> = past
+        let by_subject: BTreeMap<&str, &Arc<Event>> = past
             .events
             .iter()
             .map(|event| (event.subject.as_str(), event))
             .collect();
-        let mut events: Vec<&Event> = by_subject.into_values().collect();
+        let mut events: Vec<Arc<Event>> = by_subject.into_values().cloned().collect();
         events.sort_by_key(|event| event.sequence);
-        let lines: Vec<_> = events.into_iter().map(|event| Ok(line(event))).collect();
-        stream::iter(lines)
+        stream::iter(events.into_iter().map(|event| Ok(line(&event))))
     }
 
     /// Returns the counters of events.
@@ -156,6 +158,17 @@ impl Events {
     }
 }
 
+/// Shortens a text to [`MAX_TEXT`] bytes: an error may repeat a long part of its request.
+fn shortened(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        let end = (0..=MAX_TEXT).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+        text.push('…');
+        text.shrink_to_fit();
+    }
+    text
+}
+
 fn line(event: &Event) -> String {
     serde_json::to_string(event).unwrap_or_default() + "\n"
 }
@@ -163,13 +176,13 @@ fn line(event: &Event) -> String {
 struct Subscriber {
     /// Sequence number of the last event that was delivered.
     seen: u64,
-    past: VecDeque<Event>,
-    live: Option<broadcast::Receiver<Event>>,
+    past: VecDeque<Arc<Event>>,
+    live: Option<broadcast::Receiver<Arc<Event>>>,
     stop: watch::Receiver<bool>,
 }
 
 impl Subscriber {
-    async fn next(&mut self) -> Option<Event> {
+    async fn next(&mut self) -> Option<Arc<Event>> {
         let event = match self.past.pop_front() {
             Some(event) => event,
             None => self.next_live().await?,
@@ -177,7 +190,7 @@ impl Subscriber {
         let missed = event.sequence - self.seen - 1;
         if missed > 0 {
             self.seen = event.sequence - 1;
-            let gap = gap(missed, &event);
+            let gap = Arc::new(gap(missed, &event));
             self.past.push_front(event);
             return Some(gap);
         }
@@ -185,7 +198,7 @@ impl Subscriber {
         Some(event)
     }
 
-    async fn next_live(&mut self) -> Option<Event> {
+    async fn next_live(&mut self) -> Option<Arc<Event>> {
         let live = self.live.as_mut()?;
         loop {
             tokio::select! {
@@ -244,7 +257,7 @@ fn log(event: &Event) {
 
 /// Emits an event for each difference that a reconciliation finds, and for each degradation that
 /// begins or ends. Runs until the engine stops.
-pub(crate) async fn follow_reports(handle: Handle, events: std::sync::Arc<Events>) {
+pub(crate) async fn follow_reports(handle: Handle, events: Arc<Events>) {
     let mut reports = handle.reports();
     let mut reported = Reported::default();
     let mut next = handle.status().last_reconcile.clone();

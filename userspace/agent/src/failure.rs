@@ -63,7 +63,6 @@ impl From<EngineError> for Failure {
             | EngineError::QueueFull
             | EngineError::QueueTimeout(_)
             | EngineError::Stopped => cni::Error::try_again_later(message),
-            EngineError::LeaseFiles { .. } => cni::Error::io(message),
             EngineError::Observe(_)
             | EngineError::Step { .. }
             | EngineError::Incomplete { .. }

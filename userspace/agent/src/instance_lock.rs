@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd as _;
 use std::os::linux::fs::MetadataExt as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -17,7 +18,9 @@ use model::IfName;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{UnixCredentials, getsockopt};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, socket,
+};
 use nix::sys::stat::{major, minor};
 
 /// The locks of this agent, released on drop.
@@ -99,13 +102,15 @@ pub(crate) fn peer_credentials(stream: &UnixStream) -> io::Result<UnixCredential
     Ok(getsockopt(stream, PeerCredentials)?)
 }
 
-/// Binds the abstract socket that is the lock of a bridge in this network namespace. Any user can
-/// bind such a name: only a process of root counts as another agent, else this agent runs without
-/// the lock.
+/// Binds the abstract socket that is the lock of a bridge in this network namespace.
+///
+/// Any process of the namespace can bind such a name, so the name alone proves nothing: only a
+/// process that could be an agent counts as one. Otherwise this agent runs without this lock, and
+/// the locks of the directories decide alone.
 fn lock_bridge(bridge: &IfName) -> Result<Option<UnixListener>> {
     let name = format!("viaduct/bridge/{bridge}");
     let address = SocketAddr::from_abstract_name(&name)?;
-    loop {
+    for _ in 0..BIND_ATTEMPTS {
         match UnixListener::bind_addr(&address) {
             Ok(listener) => return Ok(Some(listener)),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
@@ -113,29 +118,65 @@ fn lock_bridge(bridge: &IfName) -> Result<Option<UnixListener>> {
                 return Err(error).with_context(|| format!("cannot lock bridge {bridge}"));
             }
         }
-        match UnixStream::connect_addr(&address).and_then(|stream| peer_credentials(&stream)) {
-            Ok(peer) if peer.uid() == 0 => {
+        match socket_owner(&name) {
+            Ok(peer) if may_be_agent(&peer) => {
                 bail!("{} holds bridge {bridge}", other_agent(Some(peer.pid())))
             }
             Ok(peer) => {
-                tracing::warn!(
-                    pid = peer.pid(),
-                    uid = peer.uid(),
-                    socket = name,
-                    "instance lock of bridge {bridge} unavailable: an unprivileged process has bound its socket; \
-                     another agent for this bridge would not be detected"
-                );
+                warn_unlocked(bridge, &name, Some(&peer));
                 return Ok(None);
             }
-            // The process has ended in the meantime: try to bind again.
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-            Err(error) => {
-                return Err(error).with_context(|| {
-                    format!("cannot find the process that holds bridge {bridge}")
-                });
-            }
+            // Its process has ended meanwhile, or does not listen: try again.
+            Err(Errno::ECONNREFUSED) => {}
+            // The queue of connections is full: an agent accepts none, but has room for many.
+            Err(_) => break,
         }
     }
+    warn_unlocked(bridge, &name, None);
+    Ok(None)
+}
+
+/// Number of times that the bridge's socket is bound, while its name is taken by a socket that does
+/// not listen.
+const BIND_ATTEMPTS: usize = 3;
+
+/// Returns the credentials of the process that listens on an abstract socket. Never blocks.
+fn socket_owner(name: &str) -> Result<UnixCredentials, Errno> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(
+        socket.as_raw_fd(),
+        &UnixAddr::new_abstract(name.as_bytes())?,
+    )?;
+    getsockopt(&socket, PeerCredentials)
+}
+
+/// Returns whether a process could be an agent: it runs as root, in this process's user namespace,
+/// and may change the network. One that is not visible, in another PID namespace, does not count.
+fn may_be_agent(peer: &UnixCredentials) -> bool {
+    let folder = Path::new("/proc").join(peer.pid().to_string());
+    let user_namespace = |folder: &Path| fs::read_link(folder.join("ns/user")).ok();
+    let own = user_namespace(Path::new("/proc/self"));
+    let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+    peer.uid() == 0 && has_net_admin(&status) && user_namespace(&folder) == own
+}
+
+/// Returns whether the effective capabilities in a `/proc/<pid>/status` contain `CAP_NET_ADMIN`.
+fn has_net_admin(status: &str) -> bool {
+    const CAP_NET_ADMIN: u32 = 12;
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .is_some_and(|set| set & 1 << CAP_NET_ADMIN != 0)
+}
+
+fn warn_unlocked(bridge: &IfName, socket: &str, peer: Option<&UnixCredentials>) {
+    tracing::warn!(
+        pid = peer.map(UnixCredentials::pid),
+        uid = peer.map(UnixCredentials::uid),
+        socket,
+        "instance lock of bridge {bridge} unavailable: a process that is no agent has bound its socket; \
+         another agent for this bridge, with other directories, would not be detected"
+    );
 }
 
 #[cfg(test)]
@@ -182,6 +223,41 @@ mod tests {
 
         drop(held);
         InstanceLock::acquire(first.path(), second.path(), &bridge("vdtest0")).unwrap();
+    }
+
+    /// A socket that is bound and does not listen refuses connections, as one whose process has
+    /// ended does.
+    #[test]
+    fn a_bound_socket_that_does_not_listen_does_not_keep_the_agent_from_starting() {
+        let directory = tempfile::tempdir().unwrap();
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let squatter = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+        let address = UnixAddr::new_abstract(b"viaduct/bridge/vdtest9").unwrap();
+        nix::sys::socket::bind(squatter.as_raw_fd(), &address).unwrap();
+        let pins = Path::new("/nowhere");
+        InstanceLock::acquire(directory.path(), pins, &bridge("vdtest9")).unwrap();
+    }
+
+    #[test]
+    fn only_a_process_that_may_change_the_network_counts_as_an_agent() {
+        for (status, may) in [
+            ("Name:\tx\nCapEff:\t000001ffffffffff\n", true),
+            ("CapEff:\t0000000000001000\n", true),
+            ("CapEff:\t0000000000000000\n", false),
+            (
+                "CapPrm:\t000001ffffffffff\nCapEff:\t00000000a80425fb\n",
+                false,
+            ),
+            ("", false),
+        ] {
+            assert_eq!(has_net_admin(status), may, "{status}");
+        }
+        let invisible = UnixCredentials::from(nix::libc::ucred {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        });
+        assert!(!may_be_agent(&invisible));
     }
 
     #[test]

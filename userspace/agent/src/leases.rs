@@ -3,32 +3,34 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::net::IpAddr;
+use std::path::Path;
 
 use cni::{Error, Header};
-use ipam::lease_files::{LeaseFolder, Owner};
-use model::{ContainerId, IfName, Intent};
+use ipam::lease_files::{self, LeaseFolder, Owner};
+use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent};
+
+use crate::foreign_files::FileAccess;
 
 /// The lease files of a network.
 pub(crate) struct HostLocalLeases {
-    pub(crate) folder: LeaseFolder,
-    /// Data directory in which the agent writes its leases: only if the configuration sets
-    /// `dataDir`.
-    written: Option<PathBuf>,
+    folder: LeaseFolder,
+    access: FileAccess,
+    /// Whether the agent writes lease files: only if the configuration sets `dataDir`.
+    writes: bool,
 }
 
 impl HostLocalLeases {
     /// Returns the lease files of the network in a configuration. `None` for the default network,
     /// whose addresses only the agent assigns, and for a network with another `ipam` plugin, which
     /// assigns them.
-    pub(crate) fn of(header: &Header) -> Option<Self> {
+    pub(crate) fn of(header: &Header, access: &FileAccess) -> Option<Self> {
         let data_dir = header.data_dir.as_deref();
         let gives = header.declares_network && header.ipam_plugin.is_none();
         gives.then(|| Self {
             folder: LeaseFolder::new(data_dir, &header.name),
-            written: data_dir
-                .filter(|directory| directory.is_absolute())
-                .map(Path::to_path_buf),
+            access: access.clone(),
+            writes: data_dir.is_some_and(Path::is_absolute),
         })
     }
 
@@ -36,37 +38,85 @@ impl HostLocalLeases {
     /// assigned last. Excluded are the attachment's own leases, because the records show whether it
     /// is still attached, and leases that the agent has written, because each of them has a record
     /// as long as it is in use.
-    pub(crate) fn read_into(&self, intent: &mut Intent) -> Result<(), Error> {
-        let failed = |error| self.failed(&error);
-        let taken = self.folder.taken_by_host_local().map_err(failed)?;
+    pub(crate) async fn read_into(&self, intent: &mut Intent) -> Result<(), Error> {
+        let read =
+            |folder: &LeaseFolder| Ok((folder.taken_by_host_local()?, folder.last_reserved()?));
+        let (taken, last_reserved) = self.run(read).await?;
         let others = taken.into_iter().filter(|(_, owner)| *owner != intent.key);
         intent.requested.taken = others.collect();
-        intent.requested.last_reserved = self.folder.last_reserved().map_err(failed)?;
+        intent.requested.last_reserved = last_reserved;
         Ok(())
     }
 
-    /// Returns the data directory, if the agent writes its leases there.
-    pub(crate) fn written_directory(self) -> Option<PathBuf> {
-        self.written
+    /// Writes the addresses of an attachment; nothing if the configuration sets no `dataDir`.
+    pub(crate) async fn write(&self, attachment: &Attachment) -> Result<(), Error> {
+        if !self.writes {
+            return Ok(());
+        }
+        let owner = owner(&attachment.key);
+        let addresses: Vec<IpAddr> = attachment
+            .addresses
+            .iter()
+            .map(|assigned| assigned.address.address)
+            .collect();
+        let write = move |folder: &LeaseFolder| {
+            let locked = folder.lock()?;
+            locked.release(&owner)?;
+            for (set, address) in addresses.into_iter().enumerate() {
+                locked.mirror(address, &owner)?;
+                locked.put_last_reserved(set, address)?;
+            }
+            Ok(())
+        };
+        self.run(write).await
+    }
+
+    /// Removes the lease files of an attachment, whether written by the agent or by host-local. A
+    /// failure is logged only.
+    pub(crate) async fn release(&self, key: &AttachmentKey) {
+        let owner = owner(key);
+        let release = move |folder: &LeaseFolder| {
+            if folder.exists() {
+                folder.lock()?.release(&owner)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = self.run(release).await {
+            tracing::warn!(%key, %error, "cannot remove host-local's lease file: its address stays leased");
+        }
     }
 
     /// Returns the owners of all lease files.
-    pub(crate) fn owners(&self) -> Result<BTreeSet<Owner>, Error> {
-        let leases = self.folder.leases().map_err(|error| self.failed(&error))?;
+    pub(crate) async fn owners(&self) -> Result<BTreeSet<Owner>, Error> {
+        let leases = self.run(LeaseFolder::leases).await?;
         Ok(leases.into_values().collect())
     }
 
     /// Removes the lease files of these owners.
-    pub(crate) fn collect<'a>(&self, owners: impl Iterator<Item = &'a Owner>) -> Result<(), Error> {
-        let mut owners = owners.peekable();
-        if owners.peek().is_none() {
+    pub(crate) async fn collect(&self, owners: Vec<Owner>) -> Result<(), Error> {
+        if owners.is_empty() {
             return Ok(());
         }
-        let mut collect = || {
-            let locked = self.folder.lock()?;
-            owners.try_for_each(|owner| locked.release(owner).map(drop))
+        let collect = move |folder: &LeaseFolder| {
+            let locked = folder.lock()?;
+            owners
+                .iter()
+                .try_for_each(|owner| locked.release(owner).map(drop))
         };
-        collect().map_err(|error| self.failed(&error))
+        self.run(collect).await
+    }
+
+    /// Runs `work` off the API's thread: the path of the folder comes from a configuration.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LeaseFolder) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let folder = self.folder.clone();
+        let done = self
+            .access
+            .run("ipam.dataDir", self.folder.path(), move || work(&folder))
+            .await?;
+        done.map_err(|error| self.failed(&error))
     }
 
     fn failed(&self, error: &io::Error) -> Error {
@@ -78,17 +128,23 @@ impl HostLocalLeases {
 /// Adds to the intent the addresses that host-local has leased in any network. For networks that
 /// containers of other software share: its pods keep running where the agent starts with their
 /// CIDR.
-pub(crate) fn read_all_into(intent: &mut Intent) -> Result<(), Error> {
+pub(crate) async fn read_all_into(access: &FileAccess, intent: &mut Intent) -> Result<(), Error> {
     let read = || {
-        for folder in ipam::lease_files::folders(None)? {
-            let taken = folder.taken_by_host_local()?.into_iter();
-            let others = taken.filter(|(_, owner)| *owner != intent.key);
-            intent.requested.taken.extend(others);
+        let mut all = Vec::new();
+        for folder in lease_files::folders(None)? {
+            all.extend(folder.taken_by_host_local()?);
         }
-        io::Result::Ok(())
+        io::Result::Ok(all)
     };
-    let mut read = read;
-    read().map_err(|error| Error::io(format!("cannot read host-local's lease files: {error}")))
+    let folder = Path::new(lease_files::DEFAULT_DATA_DIR);
+    let failed = |error| Error::io(format!("cannot read host-local's lease files: {error}"));
+    let all = access.run("ipam.dataDir", folder, read).await?;
+    let others = all
+        .map_err(failed)?
+        .into_iter()
+        .filter(|(_, owner)| *owner != intent.key);
+    intent.requested.taken.extend(others);
+    Ok(())
 }
 
 /// Returns whether a lease belongs to one of these interfaces. A lease file without an interface
@@ -101,4 +157,11 @@ pub(crate) fn is_valid_owner<'a>(
         let named = owner.ifname.as_deref().unwrap_or(ifname.as_str());
         owner.container_id == container_id.as_str() && named == ifname.as_str()
     })
+}
+
+fn owner(key: &AttachmentKey) -> Owner {
+    Owner {
+        container_id: key.container_id.to_string(),
+        ifname: Some(key.ifname.to_string()),
+    }
 }

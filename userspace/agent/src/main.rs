@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod allowlist;
+mod answers;
 mod app;
 mod background;
 mod body;
@@ -18,6 +19,8 @@ mod declared_networks;
 mod events;
 mod failure;
 mod flows;
+mod foreign_files;
+mod garbage_collection;
 mod installation;
 mod instance_lock;
 mod leases;
@@ -41,6 +44,7 @@ mod service_manager;
 mod socket;
 mod spool;
 mod start;
+mod stuck_engine;
 mod telemetry;
 mod tuning_backup;
 mod uninstall;
@@ -53,17 +57,19 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use api::Spool;
 use clap::Parser;
 use kernel::RuleReader;
 
+use crate::answers::AnswerMemory;
 use crate::app::App;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
+use crate::foreign_files::FileAccess;
 use crate::installation::Installation;
 use crate::instance_lock::InstanceLock;
 use crate::lifecycle::{Lifecycle, Reload};
@@ -73,6 +79,9 @@ use crate::socket::{ListenAddress, ReadOnlyListener};
 use crate::spool::SpoolReplay;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
+
+/// Time that threads with file accesses get to finish when the agent stops.
+const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     telemetry::abort_on_panic();
@@ -128,6 +137,8 @@ fn run(options: Options) -> Result<()> {
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
         declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
+        answers: AnswerMemory::default(),
+        file_access: FileAccess::default(),
         started: Instant::now(),
         flows,
         rules: RuleReader::new(&config.bpffs),
@@ -143,8 +154,8 @@ fn run(options: Options) -> Result<()> {
     let gone = Arc::clone(&app.lifecycle.uninstalled);
     let served = runtime.block_on(server::serve(listeners, files, app));
     // Dropping the runtime drops all handles to the engine, which then executes its queue and
-    // returns.
-    drop(runtime);
+    // returns. A thread that waits for a file system which does not answer ends with the process.
+    runtime.shutdown_timeout(BLOCKED_THREADS_TIMEOUT);
     thread
         .join()
         .map_err(|_| anyhow!("the engine's thread panicked"))?;

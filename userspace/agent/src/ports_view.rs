@@ -7,7 +7,7 @@ use api::{PortReservationView, PortView};
 use engine::Ports;
 use model::{PortMapping, Protocol, Record};
 use planner::{mapping_reservations, standby_reservations};
-use steps::{FlowKind, FlowTable, LiveFlow, PortReservation, PortReservations, ReservedBy};
+use steps::{FlowKind, LiveFlow, PortReservation, PortReservations, ReservedBy};
 
 use crate::view;
 
@@ -16,7 +16,7 @@ type FlowCounts = BTreeMap<(u32, u32, PortReservation), u64>;
 
 /// Returns all published ports in the order of port and protocol, with flow counts if the flow
 /// table could be read.
-pub(crate) fn ports(ports: &Ports, flows: Option<&FlowTable>) -> Vec<PortView> {
+pub(crate) fn ports(ports: &Ports, flows: Option<&[LiveFlow]>) -> Vec<PortView> {
     let flow_counts = flows.map(|flows| flow_counts(&ports.records, flows));
     let mut all: Vec<(&Record, &PortMapping)> = Vec::new();
     for record in &ports.records {
@@ -44,7 +44,7 @@ pub(crate) fn ports(ports: &Ports, flows: Option<&FlowTable>) -> Vec<PortView> {
 
 /// Counts the flows of each published port in one pass. A flow belongs to the port published on its
 /// destination address, or else to the port published on all addresses.
-fn flow_counts(records: &[Record], flows: &FlowTable) -> FlowCounts {
+fn flow_counts(records: &[Record], flows: &[LiveFlow]) -> FlowCounts {
     let mut flow_counts = FlowCounts::new();
     for Record { attachment, .. } in records {
         let claims = attachment
@@ -55,7 +55,7 @@ fn flow_counts(records: &[Record], flows: &FlowTable) -> FlowCounts {
             .extend(claims.map(|claim| ((attachment.slot, attachment.generation, claim), 0)));
     }
     let published = |flow: &LiveFlow| flow.kind == FlowKind::Published;
-    for flow in flows.flows().filter(published) {
+    for flow in flows.iter().copied().filter(published) {
         let Some(particular) = host_port_of(&flow) else {
             continue;
         };

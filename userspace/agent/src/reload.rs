@@ -22,7 +22,7 @@ impl Reload {
         let wanted = self.config.load_again(self.options.clone())?;
         let filter = telemetry::parse_filter(&wanted.log_level)?;
         let change = change(&self.config, &wanted);
-        let applied = applied_keys(&change, &self.config, &wanted);
+        let applied = self.config.reloadable(&wanted);
         if change != ConfigChange::default() {
             app.handle.configure(change, clock::now()).await?;
         }
@@ -95,31 +95,4 @@ fn change(before: &Config, wanted: &Config) -> ConfigChange {
 
 fn differs<T: Clone + PartialEq>(before: &T, wanted: &T) -> Option<T> {
     (before != wanted).then(|| wanted.clone())
-}
-
-/// Returns the changed keys that take effect without a restart.
-fn applied_keys(change: &ConfigChange, before: &Config, wanted: &Config) -> Vec<&'static str> {
-    let keys = [
-        ("pod-cidr", change.pod_cidrs.is_some()),
-        ("hairpin-mode", change.hairpin.is_some()),
-        ("non-masquerade-cidr", change.non_masquerade.is_some()),
-        ("uplink", change.uplinks.is_some()),
-        ("egress-address", change.egress.is_some()),
-        ("bypass-netfilter", change.bypass.is_some()),
-        ("forwarding", change.forwarding.is_some()),
-        ("xdp-guard", change.xdp_prefilter.is_some()),
-        (
-            "hostport-annotation",
-            before.hostport_annotation != wanted.hostport_annotation,
-        ),
-        (
-            "declared-bridge, declared-subnet",
-            before.declared != wanted.declared,
-        ),
-        ("log-level", before.log_level != wanted.log_level),
-    ];
-    keys.into_iter()
-        .filter(|(_, differs)| *differs)
-        .map(|(key, _)| key)
-        .collect()
 }

@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use api::{AttachmentView, CniRequest, EventOutcome};
 use cni::{
-    AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
-    GcRequest, Header, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
+    AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease, Header,
+    Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
-use engine::{AttachedPods, GcScope, Uninstalled};
+use engine::{AttachedPods, Uninstalled};
 use model::{
-    Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
+    Attachment, Cidr, HairpinMode, IfName, InvalidName, Mac, NetnsPath, Network, NetworkName,
     PortMapping,
 };
 use serde::Deserialize;
@@ -24,7 +24,7 @@ use tracing::Instrument as _;
 use crate::app::App;
 use crate::events::NewEvent;
 use crate::failure::{Failure, UNKNOWN_CONTAINER};
-use crate::leases::{HostLocalLeases, is_valid_owner, read_all_into};
+use crate::leases::{HostLocalLeases, read_all_into};
 use crate::limits::log_placeholder_burst;
 use crate::readiness::readiness;
 use crate::{clock, config, installation, pod_cidrs, view};
@@ -76,7 +76,7 @@ impl App {
             &place.ifname
         };
         let invalid = |error: &dyn std::fmt::Display| Error::environment(error.to_string());
-        let netns: NetnsPath = place.netns.parse().map_err(|error| invalid(&error))?;
+        let netns = self.netns(&place.netns).await?;
         let name: IfName = ifname.parse().map_err(|error| invalid(&error))?;
         let side = self
             .handle
@@ -95,9 +95,23 @@ impl App {
     /// Returns whether a namespace has an interface of that name, created by Viaduct or not.
     pub(crate) async fn has_interface(&self, netns: &str, ifname: &str) -> Result<bool, Failure> {
         let invalid = |error: &dyn std::fmt::Display| Error::environment(error.to_string());
-        let netns: NetnsPath = netns.parse().map_err(|error| invalid(&error))?;
+        let netns = self.netns(netns).await?;
         let name: IfName = ifname.parse().map_err(|error| invalid(&error))?;
         Ok(self.handle.inspect_interface(netns, name).await?.is_some())
+    }
+
+    /// Parses the path of a network namespace, and looks it up off the engine's thread: a file
+    /// system that does not answer must not stop the engine.
+    async fn netns(&self, path: &str) -> Result<NetnsPath, Error> {
+        let invalid = |error: InvalidName| Error::environment(error.to_string());
+        let netns: NetnsPath = path.parse().map_err(invalid)?;
+        let place = netns.clone();
+        // Whether there is a namespace is for the engine to decide.
+        let look_up = move || drop(std::fs::metadata(place.as_path()));
+        self.file_access
+            .run("CNI_NETNS", netns.as_path(), look_up)
+            .await?;
+        Ok(netns)
     }
 
     /// Executes a CNI command, counts it and emits its event. `client` is the plugin's process ID,
@@ -154,6 +168,9 @@ impl App {
             args: request.args,
             path: request.path,
         };
+        if environment.netns.starts_with('/') {
+            self.netns(&environment.netns).await?;
+        }
         let plugin = Plugin::of_program(&request.plugin);
         match Request::read(plugin, &environment, request.config.get())? {
             Request::Add(mut add) => {
@@ -274,15 +291,14 @@ impl App {
             .network
             .gateway_vlan()
             .and_then(|_| intent.network.gateway_link());
-        let leases = HostLocalLeases::of(&request.config.header);
+        let leases = HostLocalLeases::of(&request.config.header, &self.file_access);
         if let Some(leases) = &leases {
-            leases.read_into(&mut intent)?;
+            leases.read_into(&mut intent).await?;
         }
-        intent.requested.lease_directory = leases.and_then(HostLocalLeases::written_directory);
         if self.handle.status().shares_addresses(&intent.network.name) {
-            read_all_into(&mut intent)?;
+            read_all_into(&self.file_access, &mut intent).await?;
         }
-        let dns = dns(&request)?;
+        let dns = self.dns(&request).await?;
         let awaits_addresses = intent.requested.awaits_addresses;
         let attachment = if request.lease.is_some() {
             self.handle.complete(intent).await?
@@ -291,6 +307,16 @@ impl App {
         };
         if awaits_addresses {
             return Ok(String::new());
+        }
+        if let Some(leases) = &leases
+            && let Err(error) = leases.write(&attachment).await
+        {
+            // The lease files are no part of the engine's transaction: undo the ADD here.
+            let key = attachment.key;
+            if let Err(left) = self.handle.del(key.clone()).await {
+                tracing::warn!(%key, error = %left, "cannot remove the attachment of a failed ADD; the DEL removes it");
+            }
+            return Err(error.into());
         }
         let outcome = Outcome {
             attachment: &attachment,
@@ -309,6 +335,24 @@ impl App {
         }
     }
 
+    /// Returns the DNS settings of the configuration, or else of the resolv.conf that its `ipam`
+    /// names (behaviour R6).
+    async fn dns(&self, request: &AddRequest) -> Result<Dns, Error> {
+        let own = request.config.dns.clone();
+        if let Some(lease) = &request.lease {
+            return Ok(own.or(lease.dns.clone()));
+        }
+        let ipam = request.config.ipam.as_ref();
+        let Some(path) = ipam.and_then(|ipam| ipam.resolv_conf.clone()) else {
+            return Ok(own);
+        };
+        let file = path.clone();
+        let read = move || ipam::small_files::read(file);
+        let read = self.file_access.run("ipam.resolvConf", &path, read).await?;
+        let failed = |error| Error::io(format!("ipam.resolvConf: {}: {error}", path.display()));
+        Ok(own.or(Dns::of_resolv_conf(&read.map_err(failed)?)))
+    }
+
     fn bridge_mac(&self, attachment: &Attachment) -> Option<Mac> {
         let status = self.handle.status();
         let mut networks = status.networks.iter();
@@ -319,9 +363,9 @@ impl App {
 
     async fn del(&self, request: DelRequest) -> Result<String, Failure> {
         let key = request.target.key(&self.default_name());
-        match HostLocalLeases::of(request.target.header()) {
-            Some(leases) => self.handle.del_releasing(key, leases.folder).await?,
-            None => self.handle.del(key).await?,
+        self.handle.del(key.clone()).await?;
+        if let Some(leases) = HostLocalLeases::of(request.target.header(), &self.file_access) {
+            leases.release(&key).await;
         }
         Ok(String::new())
     }
@@ -334,81 +378,11 @@ impl App {
         Ok(String::new())
     }
 
-    /// Removes attachments that are not in the runtime's list and whose namespace is gone; with
-    /// `forceGC` also those of live namespaces. Continues after failures and returns all of them
-    /// (behaviour S12).
-    async fn gc(&self, request: GcRequest) -> Result<String, Failure> {
-        let network = request.network(&self.default_name());
-        let Some(valid) = request.valid else {
-            return Ok(String::new());
-        };
-        let valid: BTreeSet<_> = valid
-            .into_iter()
-            .map(|known| (known.container_id, known.ifname))
-            .collect();
-        let collect = GcScope {
-            network,
-            valid: valid.clone(),
-            forced: request.forced,
-        };
-        let collected = self.collect_attachments(collect).await;
-        if let Some(leases) = HostLocalLeases::of(&request.header) {
-            self.collect_lease_files(&leases, &valid).await?;
-        }
-        collected
-    }
-
-    /// Releases lease files of containers that are neither in the runtime's list nor on record, as
-    /// host-local does. The files are listed before the records, so that a container attached in
-    /// between is not among the files without a record.
-    async fn collect_lease_files(
-        &self,
-        leases: &HostLocalLeases,
-        valid: &BTreeSet<(ContainerId, IfName)>,
-    ) -> Result<(), Failure> {
-        let owners = leases.owners()?;
-        if owners.is_empty() {
-            return Ok(());
-        }
-        let records = self.handle.attachments().await?;
-        let recorded = records
-            .iter()
-            .map(|record| &record.attachment.key)
-            .map(|key| (&key.container_id, &key.ifname));
-        let known = valid
-            .iter()
-            .map(|(id, ifname)| (id, ifname))
-            .chain(recorded);
-        let unknown = owners
-            .iter()
-            .filter(|owner| !is_valid_owner(owner, known.clone()));
-        Ok(leases.collect(unknown)?)
-    }
-
-    pub(crate) async fn collect_attachments(&self, collect: GcScope) -> Result<String, Failure> {
-        let collected = self.handle.collect(collect).await?;
-        let removed = collected
-            .removed
-            .iter()
-            .map(|key| (key, EventOutcome::Removed));
-        let alive = collected
-            .alive
-            .iter()
-            .map(|key| (key, EventOutcome::LeftAlone));
-        for (key, outcome) in removed.chain(alive) {
-            let message = "not in the runtime's list of valid attachments";
-            self.events
-                .emit(NewEvent::new("gc", key.to_string(), outcome, message));
-        }
-        if collected.failures.is_empty() {
-            Ok(String::new())
-        } else {
-            Err(Error::internal(collected.failures.join("; ")).into())
-        }
-    }
-
     /// Fails if an ADD to the network would fail at present (behaviour S13).
     async fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
+        if let Some(stuck) = self.handle.stuck() {
+            return Err(Error::not_available(stuck.to_string()).into());
+        }
         self.expect_default_network(&request.config.header).await;
         let network = request.network(self.default_network().as_ref())?;
         self.check_declared(&request.config.header, &network)?;
@@ -429,22 +403,6 @@ fn implied(request: &AddRequest) -> BTreeSet<Cidr> {
         .filter(|route| route.gateway.is_none())
         .map(|route| route.destination)
         .collect()
-}
-
-/// Returns the DNS settings of the configuration, or else of the resolv.conf that its `ipam` names
-/// (behaviour R6).
-fn dns(request: &AddRequest) -> Result<Dns, Error> {
-    let own = request.config.dns.clone();
-    if let Some(lease) = &request.lease {
-        return Ok(own.or(lease.dns.clone()));
-    }
-    let ipam = request.config.ipam.as_ref();
-    let Some(path) = ipam.and_then(|ipam| ipam.resolv_conf.as_deref()) else {
-        return Ok(own);
-    };
-    let text = ipam::small_files::read(path)
-        .map_err(|error| Error::io(format!("ipam.resolvConf: {error}")))?;
-    Ok(own.or(Dns::of_resolv_conf(&text)))
 }
 
 fn verb_name(command: Command) -> &'static str {

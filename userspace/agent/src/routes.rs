@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use api::{
     AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, EventOutcome, FlowQuery,
-    FlowsView, HairpinModeSetting, InterfacePresence, InterfaceQuery, Lease, NetworkView, PodCidrs,
-    PortView, UninstallRequest, path,
+    HairpinModeSetting, InterfacePresence, InterfaceQuery, Lease, NetworkView, PodCidrs, PortView,
+    UninstallRequest, path,
 };
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
@@ -29,6 +29,8 @@ use crate::requests::NamespaceQuery;
 use crate::{flows, metrics, ports_view, uninstall as uninstallation, view};
 
 type Answer<T> = Result<Json<T>, Failure>;
+/// A response that may be large.
+type LargeAnswer = Result<Response, Failure>;
 /// Process of the client; `None` if it is not known.
 type Peer = Option<Extension<PeerProcess>>;
 
@@ -139,7 +141,7 @@ async fn cni(
 async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
     let uptime = app.started.elapsed().as_secs();
     let features = app.features.get().map(Vec::as_slice).unwrap_or_default();
-    let mut status = view::status(&app.handle.status(), uptime, features);
+    let mut status = view::status(&app.handle.live_status(), uptime, features);
     status.operations = app
         .handle
         .operations()
@@ -171,12 +173,20 @@ async fn put_hairpin_mode(State(app): State<Arc<App>>, body: Body) -> Answer<Hai
     Ok(hairpin_mode(State(app)).await)
 }
 
-async fn networks(State(app): State<Arc<App>>) -> Json<Vec<NetworkView>> {
+async fn networks(State(app): State<Arc<App>>) -> LargeAnswer {
+    let turn = app.answers.turn().await?;
     let status = app.handle.status();
-    Json(status.networks.iter().map(view::network).collect())
+    let views: Vec<NetworkView> = status.networks.iter().map(view::network).collect();
+    Ok(turn.json(&views).await?)
 }
 
-async fn attachments(State(app): State<Arc<App>>) -> Answer<Vec<AttachmentView>> {
+async fn attachments(State(app): State<Arc<App>>) -> LargeAnswer {
+    let turn = app.answers.turn().await?;
+    let views = attachment_views(&app).await?;
+    Ok(turn.json(&views).await?)
+}
+
+async fn attachment_views(app: &App) -> Result<Vec<AttachmentView>, Failure> {
     let records = app.handle.attachments().await?;
     let measured = app
         .handle
@@ -188,7 +198,7 @@ async fn attachments(State(app): State<Arc<App>>) -> Answer<Vec<AttachmentView>>
     let views = records
         .iter()
         .map(|record| view::attachment(record, measured.as_ref(), &rates));
-    Ok(Json(views.collect()))
+    Ok(views.collect())
 }
 
 /// Returns all attachments of a container. Without a record, inspects the namespace in `?netns=`
@@ -222,7 +232,9 @@ async fn inspect(
     id: &str,
     place: &NamespaceQuery,
 ) -> Result<Vec<AttachmentView>, Failure> {
-    let Json(mut views) = attachments(State(Arc::clone(app))).await?;
+    let turn = app.answers.turn().await?;
+    let mut views = attachment_views(app).await?;
+    drop(turn);
     views.retain(|view| view.container_id == id);
     if views.is_empty() {
         views.push(app.inspect_interface(id, place).await?);
@@ -259,31 +271,30 @@ async fn put_only_bandwidth(
     Ok(Json(app.set_limits(&id, None, &wanted.value).await?))
 }
 
-async fn leases(State(app): State<Arc<App>>) -> Answer<Vec<Lease>> {
+async fn leases(State(app): State<Arc<App>>) -> LargeAnswer {
+    let turn = app.answers.turn().await?;
     let records = app.handle.attachments().await?;
-    Ok(Json(records.iter().flat_map(view::leases).collect()))
+    let leases: Vec<Lease> = records.iter().flat_map(view::leases).collect();
+    Ok(turn.json(&leases).await?)
 }
 
-async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<PortView>> {
+async fn hostports(State(app): State<Arc<App>>) -> LargeAnswer {
+    let turn = app.answers.turn().await?;
     let ports = app.handle.ports().await?;
-    let flows = app.flows.read().await;
+    let flows = app.flows.snapshot(&app.handle).await;
     let flows = flows
         .inspect_err(|error| tracing::warn!(%error, "flow table unavailable: listing host ports without flows"))
         .ok();
-    Ok(Json(ports_view::ports(&ports, flows.as_ref())))
+    let flows = flows.as_deref().map(|snapshot| &*snapshot.flows);
+    let views: Vec<PortView> = ports_view::ports(&ports, flows);
+    Ok(turn.json(&views).await?)
 }
 
-async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Answer<FlowsView> {
+async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> LargeAnswer {
     let query = FlowQuery::parse(&query.unwrap_or_default()).map_err(Error::decode)?;
-    let records = app.handle.attachments().await?;
-    let measured = app.handle.measure().await?;
-    let snapshot = flows::FlowSnapshot {
-        table: &app.flows.read().await?,
-        entries: app.handle.status().flow_entries.0,
-        records: &records,
-        measured: &measured,
-    };
-    Ok(Json(flows::view(&query, &snapshot)))
+    let snapshot = app.flows.snapshot(&app.handle).await?;
+    let body = Body::from_stream(flows::render(&query, snapshot));
+    Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }
 
 async fn non_masquerade(State(app): State<Arc<App>>) -> Answer<Vec<String>> {
@@ -327,15 +338,18 @@ async fn events(State(app): State<Arc<App>>, Query(wanted): Query<EventsQuery>) 
     ([(CONTENT_TYPE, NDJSON)], body).into_response()
 }
 
-async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
+async fn metrics(State(app): State<Arc<App>>) -> LargeAnswer {
+    let turn = app.answers.turn().await?;
     let records = app.handle.attachments().await?;
     let measured = app.handle.measure().await?;
-    let status = app.handle.status();
+    let status = app.handle.live_status();
     let (events, uptime) = (app.events.counters(), app.started.elapsed());
     let text = (app.metrics)
         .text(&status, &records, &measured, events, uptime)
         .map_err(|error| Error::internal(error.to_string()))?;
-    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+    Ok(turn
+        .respond(metrics::CONTENT_TYPE, text.into_bytes())
+        .await?)
 }
 
 async fn uninstall(State(app): State<Arc<App>>, body: Body) -> Answer<api::Uninstalled> {

@@ -15,7 +15,9 @@ use crate::config::Config;
 use crate::events::{self, NewEvent};
 use crate::service_manager::{self, Notification};
 use crate::socket::{ListenAddress, ReadOnlyListener, Socket};
-use crate::{background, clock, cni_files, connections, pod_cidr_file, refused_flows, routes};
+use crate::{
+    background, clock, cni_files, connections, pod_cidr_file, refused_flows, routes, stuck_engine,
+};
 
 /// Files of other software that the agent follows.
 pub(crate) struct WatchedFiles {
@@ -60,6 +62,10 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
         |action| NewEvent::new(action, "agent", EventOutcome::Done, crate::version::VERSION);
     app.events.emit(happened("start"));
     tokio::spawn(events::follow_reports(
+        app.handle.clone(),
+        Arc::clone(&app.events),
+    ));
+    tokio::spawn(stuck_engine::poll(
         app.handle.clone(),
         Arc::clone(&app.events),
     ));

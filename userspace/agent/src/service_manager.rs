@@ -194,6 +194,30 @@ mod tests {
     }
 
     #[test]
+    fn a_stuck_engine_is_a_degradation_that_names_its_operation() {
+        let (handle, is_stuck, release) = engine();
+        assert_eq!(handle.stuck(), None);
+        handle.sweep();
+        is_stuck.recv().unwrap();
+        // Waits for the condition: it holds some seconds after the start of the sweep.
+        let stuck = std::iter::repeat_with(|| {
+            std::thread::park_timeout(Duration::from_millis(20));
+            handle.stuck()
+        });
+        let stuck = stuck.flatten().next().unwrap();
+        assert_eq!(stuck.reason(), model::DegradedReason::EngineStuck);
+        let text = stuck.to_string();
+        assert!(text.starts_with("sweep has not ended for"), "{text}");
+        assert!(text.contains("waits in the kernel (futex"), "{text}");
+        let network = "any".parse().unwrap();
+        assert_eq!(stuck.effect_on_add(&network), engine::AddEffect::Fails);
+        assert!(handle.live_status().degraded.contains(&stuck) || handle.stuck().is_some());
+        drop(release);
+        block_on(async { handle.pulse().await.unwrap() });
+        assert_eq!(handle.stuck(), None);
+    }
+
+    #[test]
     fn the_watchdog_is_not_notified_while_the_engine_is_stuck() {
         let (handle, is_stuck, _release) = engine();
         handle.sweep();

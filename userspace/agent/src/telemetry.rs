@@ -6,7 +6,9 @@ use std::io::{IsTerminal, Write, stderr};
 use std::{panic, process};
 
 use anyhow::Error;
+use model::printable;
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{DefaultFields, Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -22,7 +24,7 @@ mod log_filter;
 
 pub(crate) use log_filter::parse as parse_filter;
 
-type Lines = lines::Layer<Registry, DefaultFields, LineFormat, fn() -> std::io::Stderr>;
+type Lines = lines::Layer<Registry, EscapedFields, LineFormat, fn() -> std::io::Stderr>;
 
 /// Handle to change the log filter at run time.
 #[derive(Debug)]
@@ -45,6 +47,7 @@ pub(crate) fn start(filter: Targets) -> LogLevel {
     };
     let lines = lines::layer()
         .event_format(format)
+        .fmt_fields(EscapedFields)
         .with_writer(stderr as fn() -> _)
         .with_ansi(stderr().is_terminal());
     let (filter, handle) = reload::Layer::new(filter);
@@ -53,6 +56,23 @@ pub(crate) fn start(filter: Targets) -> LogLevel {
         .with(filter)
         .init();
     LogLevel(handle)
+}
+
+/// Formats message and fields with control characters escaped, so that each event is one line:
+/// values may contain names that others choose.
+#[derive(Debug)]
+struct EscapedFields;
+
+impl<'writer> FormatFields<'writer> for EscapedFields {
+    fn format_fields<R: RecordFields>(
+        &self,
+        mut writer: Writer<'writer>,
+        fields: R,
+    ) -> fmt::Result {
+        let mut text = String::new();
+        DefaultFields::new().format_fields(Writer::new(&mut text), fields)?;
+        writer.write_str(&printable(&text))
+    }
 }
 
 /// Format of log lines.
@@ -141,7 +161,10 @@ pub(crate) fn abort_on_panic() {
 pub(crate) fn log_fatal(error: &Error) {
     let text = format!("{error:#}");
     if tracing::enabled!(Level::ERROR) {
-        tracing::error!("{text}");
+        // An error of a configuration file has several lines.
+        for line in text.lines() {
+            tracing::error!("{line}");
+        }
     } else {
         write_fatal(Priority::Error, &format!("viaductd: {text}"));
     }
@@ -177,7 +200,41 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+
+    #[test]
+    fn an_event_is_one_line_and_has_no_control_characters() {
+        #[derive(Clone, Default)]
+        struct Written(Arc<Mutex<Vec<u8>>>);
+        impl Write for Written {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().write(bytes)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let written = Written::default();
+        let writer = written.clone();
+        let lines = lines::layer()
+            .event_format(LineFormat::Journal(Format::default().without_time()))
+            .fmt_fields(EscapedFields)
+            .with_ansi(false)
+            .with_writer(move || writer.clone());
+        let name = "evil\n ERROR forged\x1b[2J\u{9b}";
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+            let span = tracing::error_span!("cni", container = %name);
+            let _entered = span.entered();
+            tracing::error!(pod = %name, "in use by {name}");
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.matches("forged").count(), 3, "{text:?}");
+        assert_eq!(text.find('\n'), Some(text.len() - 1), "{text:?}");
+        let controls = text.trim_end().chars().filter(|c| c.is_control());
+        assert_eq!(controls.count(), 0, "{text:?}");
+    }
 
     #[test]
     fn each_line_for_the_journal_has_the_priority_of_its_level() {

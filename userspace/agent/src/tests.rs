@@ -1,6 +1,7 @@
 //! Tests of the API through its client and a Unix socket, on a fake kernel in memory.
 
 mod cni;
+mod flows;
 mod overload;
 
 use std::path::PathBuf;
@@ -10,9 +11,8 @@ use std::time::Instant;
 
 use abi::{Address, Flow, FlowFlags, Port, Tuple};
 use api::{
-    AttachmentView, Client, ClientError, CniRequest, CniVerb, CounterView, ErrorBody, FlowQuery,
-    FlowsView, HairpinModeSetting, HostportView, Lease, NetworkView, PodCidrs, PortView, Spool,
-    Status, path,
+    AttachmentView, Client, ClientError, CniRequest, CniVerb, CounterView, ErrorBody,
+    HairpinModeSetting, HostportView, Lease, NetworkView, PodCidrs, PortView, Spool, Status, path,
 };
 use clap::Parser;
 use engine::{Background, Engine, Settings};
@@ -23,10 +23,12 @@ use steps::FlowTable;
 use store::Store;
 use tempfile::TempDir;
 
+use crate::answers::AnswerMemory;
 use crate::app::App;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
+use crate::foreign_files::FileAccess;
 use crate::spool::SpoolReplay;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
@@ -132,6 +134,8 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
         declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
+        answers: AnswerMemory::default(),
+        file_access: FileAccess::default(),
         started: Instant::now(),
         flows,
         rules: RuleReader::new(&config.bpffs),
@@ -426,50 +430,6 @@ fn a_request_above_the_size_limit_is_refused() {
         Err(error) => assert!(matches!(error, ClientError::Broken { .. }), "{error:?}"),
     }
     agent.add("c1").unwrap();
-}
-
-#[test]
-fn hostports_are_listed_without_flow_counts_if_the_flow_table_cannot_be_read() {
-    let nowhere = kernel::FlowReader::new("/nowhere".as_ref());
-    let agent = Agent::reading(FlowSource::new(move || nowhere.read()), &FLAGS);
-    agent.add("c1").unwrap();
-    let ports: Vec<PortView> = agent.get(path::HOSTPORTS);
-    assert_eq!(ports[0].port.attachment, "default/c1/eth0");
-    assert_eq!(ports[0].flows, None);
-    assert!(!agent.client.get(path::FLOWS).unwrap().is_success());
-}
-
-#[test]
-fn flows_are_listed_with_their_pod() {
-    let agent = Agent::start(&FLAGS);
-    let list = |query: &FlowQuery| -> FlowsView { agent.get(&query.to_path()) };
-    let none_yet = list(&FlowQuery::default());
-    assert_eq!(none_yet.matching, 1, "{none_yet:?}");
-    assert_eq!(none_yet.flows[0].container_id, None);
-
-    agent.add("c1").unwrap();
-    let all = list(&FlowQuery::default());
-    assert_eq!(all.matching, 2, "{all:?}");
-    for name in ["c1", "web", "default/web"] {
-        let pod = Some(name.to_owned());
-        let of_pod = list(&FlowQuery {
-            pod,
-            ..FlowQuery::default()
-        });
-        assert_eq!(of_pod.matching, 1, "{name}: {of_pod:?}");
-        let flow = &of_pod.flows[0];
-        assert_eq!(flow.container_id.as_deref(), Some("c1"));
-        assert_eq!(flow.seen.source, "10.0.0.2:40000");
-        assert_eq!(flow.translated.source, "10.0.0.9:40000");
-        assert_eq!((flow.protocol.as_str(), flow.age_seconds), ("tcp", 50));
-    }
-    let none = list(&FlowQuery {
-        limit: Some(0),
-        ..FlowQuery::default()
-    });
-    assert_eq!((none.matching, none.flows.len()), (2, 0));
-    let wrong = agent.client.get("/v1/flows?colour=red").unwrap().error();
-    assert!(wrong.message.contains("colour"), "{wrong}");
 }
 
 /// behaviours K6 and K7, without a restart.

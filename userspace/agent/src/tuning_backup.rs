@@ -4,19 +4,21 @@
 //! The store has these settings too, and takes precedence. The files allow a node to change between
 //! the reference and Viaduct while pods run: each restores what the other one has changed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use cni::Error;
 use engine::Tune;
 use model::InterfaceSettings;
-use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
+
+use crate::foreign_files::FileAccess;
+
+/// Key of the configuration that names the folder.
+const KEY: &str = "dataDir";
 
 /// Maximum file size in bytes: a backup has five short members.
 const MAX_BYTES: u64 = 4096;
@@ -85,15 +87,19 @@ impl BackupFile {
 
     /// Writes the settings; does nothing if there are none. A failure is logged only, because the
     /// store has the settings.
-    pub(crate) async fn write(self, settings: InterfaceSettings) {
+    pub(crate) async fn write(self, access: &FileAccess, settings: InterfaceSettings) {
         if !settings.has_link_settings() {
             return;
         }
         let path = self.0.clone();
-        let written = spawn_blocking(move || write(&self.0, &Backup::from(&settings))).await;
-        if let Ok(Err(error)) = written {
+        let write = move || write(&path, &Backup::from(&settings));
+        let written = access
+            .run(KEY, &self.0, write)
+            .await
+            .and_then(|done| done.map_err(|error| Error::io(error.to_string())));
+        if let Err(error) = written {
             tracing::warn!(
-                path = %path.display(),
+                path = %self.0.display(),
                 %error,
                 "cannot write the backup of interface settings; DEL restores them from the store"
             );
@@ -101,16 +107,17 @@ impl BackupFile {
     }
 
     /// Reads the settings; default if there is no valid file.
-    pub(crate) async fn read(&self) -> InterfaceSettings {
+    pub(crate) async fn read(&self, access: &FileAccess) -> InterfaceSettings {
         let path = self.0.clone();
-        let read = spawn_blocking(move || read(&path)).await;
+        let read = access.run(KEY, &self.0, move || read(&path)).await;
         let backup = read.ok().and_then(Result::ok).unwrap_or_default();
         backup.into()
     }
 
     /// Deletes the file.
-    pub(crate) async fn remove(self) {
-        let _gone = spawn_blocking(move || fs::remove_file(self.0)).await;
+    pub(crate) async fn remove(self, access: &FileAccess) {
+        let path = self.0.clone();
+        let _gone = access.run(KEY, &self.0, || fs::remove_file(path)).await;
     }
 }
 
@@ -122,19 +129,13 @@ fn write(path: &Path, backup: &Backup) -> io::Result<()> {
             .mode(0o700)
             .create(folder)?;
     }
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).mode(0o600);
-    let mut file = open_regular(&mut options, path)?;
-    file.set_len(0)?;
-    file.write_all(&serde_json::to_vec_pretty(backup)?)
+    ipam::small_files::write(path, 0o600, &serde_json::to_vec_pretty(backup)?)
 }
 
 fn read(path: &Path) -> io::Result<Backup> {
     path.parent().map_or(Ok(()), make_searchable)?;
-    let file = open_regular(OpenOptions::new().read(true), path)?;
-    let mut text = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    let text = ipam::small_files::read_up_to(path, MAX_BYTES)?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 /// Lets root search its folders without `CAP_DAC_OVERRIDE`, which the agent does not keep: the
@@ -154,18 +155,6 @@ fn make_searchable(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Opens a regular file. The path comes from a configuration and may name a FIFO or a device:
-/// opening it does not block, and it is refused before anything is read or written.
-fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY;
-    let file = options.custom_flags(flags.bits()).open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::ErrorKind::InvalidInput.into())
-    }
 }
 
 #[cfg(test)]

@@ -55,7 +55,6 @@ pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent,
             default_gateways: request.default_gateways.clone(),
             awaits_addresses,
             port_binder: None,
-            lease_directory: None,
         },
         pod: request.requested.pod.clone(),
     })

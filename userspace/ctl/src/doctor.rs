@@ -45,7 +45,7 @@ impl Doctor {
         advice: impl FnOnce(&ClientError) -> Option<&'static str>,
     ) -> Report {
         let answer = client.get(path::STATUS).and_then(|reply| {
-            let status: Status = reply.decode()?;
+            let status: Status = crate::decode(&reply)?;
             Ok(status)
         });
         let status = answer.as_ref().ok();

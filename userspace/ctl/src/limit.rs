@@ -24,7 +24,8 @@ pub(crate) struct Limit {
 impl Limit {
     /// Sets the limits, and returns a line with the limits that are in effect.
     pub(crate) fn run(&self, client: &Client) -> Result<String> {
-        let attachments: Vec<AttachmentView> = crate::get(client, path::ATTACHMENTS)?.decode()?;
+        let attachments: Vec<AttachmentView> =
+            crate::decode(&crate::get(client, path::ATTACHMENTS)?)?;
         let found = self.find(&attachments)?;
         let wanted = BandwidthSetting {
             ingress: self.ingress.clone(),
@@ -33,7 +34,7 @@ impl Limit {
         let path = path::BANDWIDTH
             .replace("{id}", &found.container_id)
             .replace("{ifname}", &found.ifname);
-        let now: BandwidthSetting = client.put(&path, &wanted)?.decode()?;
+        let now: BandwidthSetting = crate::decode(&client.put(&path, &wanted)?)?;
         let text = |limit: Option<String>| limit.unwrap_or_else(|| "none".to_owned());
         Ok(format!(
             "{} {}: ingress {}, egress {} (bit/s)\n",

@@ -14,6 +14,7 @@ mod limit;
 mod render;
 mod top;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -26,6 +27,8 @@ use api::{
     UninstallRequest, Uninstalled, path,
 };
 use clap::{Parser, Subcommand};
+use model::{printable, printable_json, printable_lines};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Show and control Viaduct's agent on this node
@@ -174,7 +177,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         // Not returned from `main`, which would print the debug format and a backtrace.
         Err(error) => {
-            eprintln!("viaductctl: {error:#}");
+            eprintln!("viaductctl: {}", printable_lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -208,19 +211,19 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
     match verb {
         Verb::Status { json: true } => raw(&get(client, path::STATUS)?),
         Verb::Status { json: false } => {
-            let status: Status = get(client, path::STATUS)?.decode()?;
+            let status: Status = decode(&get(client, path::STATUS)?)?;
             Ok(render::status(&status))
         }
         // Has an exit code of its own.
         Verb::Doctor(doctor) => Ok(doctor::render(&doctor.run(client, advice))),
         Verb::List { json: true } => raw(&get(client, path::ATTACHMENTS)?),
         Verb::List { json: false } => {
-            let attachments: Vec<AttachmentView> = get(client, path::ATTACHMENTS)?.decode()?;
+            let attachments: Vec<AttachmentView> = decode(&get(client, path::ATTACHMENTS)?)?;
             Ok(render::list(&attachments))
         }
         Verb::Flows(flows) if flows.json => raw(&get(client, &flows.path())?),
         Verb::Flows(flows) => {
-            let view: FlowsView = get(client, &flows.path())?.decode()?;
+            let view: FlowsView = decode(&get(client, &flows.path())?)?;
             Ok(if flows.usage {
                 render::flow_table(&view.table)
             } else {
@@ -235,7 +238,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         }
         Verb::Ports { json: true, .. } => raw(&get(client, path::HOSTPORTS)?),
         Verb::Ports { port, json: false } => {
-            let ports: Vec<PortView> = get(client, path::HOSTPORTS)?.decode()?;
+            let ports: Vec<PortView> = decode(&get(client, path::HOSTPORTS)?)?;
             Ok(render::ports(&ports, port, now()))
         }
         Verb::Cni(verb) => cni::run(*verb),
@@ -248,11 +251,11 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         }
         Verb::Reload => {
             let reply = client.post(path::RELOAD, &()).map_err(advised)?;
-            Ok(render::reloaded(&reply.decode()?))
+            Ok(render::reloaded(&decode(&reply)?))
         }
         Verb::Version => {
             let agent = get(client, path::STATUS)
-                .and_then(|reply| Ok(reply.decode::<Status>()?))
+                .and_then(|reply| Ok(decode::<Status>(&reply)?))
                 .map(|status| status.version);
             Ok(render::version(env!("CARGO_PKG_VERSION"), agent.as_ref()))
         }
@@ -276,14 +279,15 @@ fn events(client: &Client, path: &str, json: bool) -> Result<String> {
 
 fn event(line: &str, json: bool) -> Result<String> {
     if json {
-        return Ok(format!("{line}\n"));
+        return Ok(format!("{}\n", printable_json(line)));
     }
-    Ok(render::event(&serde_json::from_str(line)?, now()))
+    let event = escaped(serde_json::from_str(line)?);
+    Ok(render::event(&serde_json::from_value(event)?, now()))
 }
 
 fn uninstall(client: &Client, request: UninstallRequest, json: bool) -> Result<String> {
     let reply = client.post(path::UNINSTALL, &request).map_err(advised)?;
-    let done: Uninstalled = reply.decode()?;
+    let done: Uninstalled = decode(&reply)?;
     if json {
         raw(&reply)
     } else {
@@ -341,7 +345,29 @@ fn advice(error: &ClientError) -> Option<&'static str> {
 /// Returns the agent's JSON response, indented. Fields that this version does not know are kept.
 fn raw(reply: &Reply) -> Result<String> {
     let value: Value = reply.decode()?;
-    Ok(serde_json::to_string_pretty(&value)? + "\n")
+    let text = serde_json::to_string_pretty(&value)? + "\n";
+    Ok(printable_json(&text).into_owned())
+}
+
+/// Parses the agent's response for display, with the control characters in its texts escaped: names
+/// of pods and processes must not reach a terminal as they are.
+fn decode<T: DeserializeOwned>(reply: &Reply) -> Result<T, ClientError> {
+    Ok(serde_json::from_value(escaped(reply.decode()?))?)
+}
+
+fn escaped(value: Value) -> Value {
+    match value {
+        Value::String(text) => match printable(&text) {
+            Cow::Borrowed(_) => Value::String(text),
+            Cow::Owned(escaped) => Value::String(escaped),
+        },
+        Value::Array(items) => items.into_iter().map(escaped).collect(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(key, value)| (printable(&key).into_owned(), escaped(value)))
+            .collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+    }
 }
 
 #[cfg(test)]
@@ -365,6 +391,22 @@ mod tests {
         Is the agent running? Start it with `systemctl start viaductd`, and see `journalctl -u viaductd` for why it stopped.
         If it listens on another socket, pass --socket.
         ");
+    }
+
+    #[test]
+    fn control_characters_of_a_response_are_escaped_in_every_text() {
+        let hostile = "a\n\u{1b}[2J\u{9b}";
+        let value = serde_json::json!({ "a": [{ hostile: hostile, "n": 7 }] });
+        let shown = serde_json::to_string(&escaped(value.clone())).unwrap();
+        assert_eq!(
+            shown.matches(r"a\\n\\u{1b}[2J\\u{9b}").count(),
+            2,
+            "{shown}"
+        );
+        let json = serde_json::to_string(&value).unwrap();
+        let json = printable_json(&json);
+        assert!(!json.contains(char::is_control), "{json:?}");
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value);
     }
 
     #[test]

@@ -100,7 +100,7 @@ struct Sample {
 }
 
 fn sample(client: &Client) -> Result<Sample> {
-    let attachments = crate::get(client, path::ATTACHMENTS)?.decode()?;
+    let attachments = crate::decode(&crate::get(client, path::ATTACHMENTS)?)?;
     let at = Instant::now();
     Ok(Sample { at, attachments })
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use model::{DegradedReason, IfName, NetworkName, Range};
 use planner::NodeCondition;
 
-use crate::NODE;
+use crate::{NODE, StuckOperation};
 
 /// Degradation: one function that does not work on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub enum Degraded {
     NoNftables,
     /// Other software or the operator has configured the node so that packets of pods die.
     Node(NodeCondition),
+    /// The engine's thread does not end its work.
+    EngineStuck(StuckOperation),
     /// A repair of the last reconciliation failed.
     RepairFailed {
         /// Attachment key, link name, `tables` or `node`.
@@ -91,6 +93,7 @@ impl Degraded {
             Self::ForwardingDropped { .. } => DegradedReason::ForwardingDropped,
             Self::NoNftables => DegradedReason::NoNftables,
             Self::Node(condition) => condition.reason(),
+            Self::EngineStuck(_) => DegradedReason::EngineStuck,
             Self::RepairFailed { .. } => DegradedReason::RepairFailed,
         }
     }
@@ -107,7 +110,7 @@ impl Degraded {
             {
                 AddEffect::Fails
             }
-            Self::ForwardingDropped { .. } => AddEffect::Fails,
+            Self::ForwardingDropped { .. } | Self::EngineStuck(_) => AddEffect::Fails,
             Self::Node(condition) if condition.prevents_add(network) => AddEffect::Fails,
             Self::Node(_)
             | Self::NetworkRefused { .. }
@@ -170,9 +173,24 @@ impl fmt::Display for Degraded {
                 "the kernel has no nftables: containers of other software do not reach hostports",
             ),
             Self::Node(condition) => condition.fmt(f),
+            Self::EngineStuck(stuck) => stuck.fmt(f),
             Self::RepairFailed { subject, why } => {
                 write!(f, "repair of {subject} failed: {why}")
             }
         }
+    }
+}
+
+impl fmt::Display for StuckOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.verb)?;
+        if let Some(key) = &self.key {
+            write!(f, " of {key}")?;
+        }
+        write!(f, " has not ended for {} s", self.since.as_secs())?;
+        if let Some(function) = &self.waits_in {
+            write!(f, " and waits in the kernel ({function})")?;
+        }
+        f.write_str(": all other requests wait")
     }
 }

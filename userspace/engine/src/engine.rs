@@ -186,9 +186,6 @@ impl<K: Kernel> Engine<K> {
             record.state = State::Linked;
             self.store.put(&record)?;
         } else {
-            if let Some(directory) = &intent.requested.lease_directory {
-                transaction.write_leases(directory, &record.attachment)?;
-            }
             let last = last_reserved(&intent.network, &record.attachment);
             record.state = State::Attached;
             self.store.put_with_last_reserved(&record, &last)?;

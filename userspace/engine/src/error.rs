@@ -1,7 +1,6 @@
 //! Errors of the engine. The agent maps them to error codes of CNI and HTTP.
 
 use std::error::Error;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use kernel::{ObserveError, PortInUse, StepError};
@@ -14,14 +13,6 @@ use crate::NetworkClash;
 /// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// host-local's lease files cannot be written.
-    #[error("cannot access host-local's lease files: {source}")]
-    LeaseFiles {
-        /// host-local's data directory.
-        directory: PathBuf,
-        /// Cause.
-        source: std::io::Error,
-    },
     /// The planner refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),

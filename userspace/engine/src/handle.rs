@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use ipam::lease_files::LeaseFolder;
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
@@ -36,8 +35,8 @@ use crate::cancellation::{CancelOnDrop, PendingAdds, RequestState};
 use crate::operations::{Operation, Operations};
 use crate::worker::{Chained, Command, Message, Queued, QueuedOnce, Reply, Worker};
 use crate::{
-    AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, FirewallUpdate, GcResult,
-    GcScope, LimitChange, Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
+    AttachedPods, ChainedUpdate, ConfigChange, Degraded, Engine, EngineError, FirewallUpdate,
+    GcResult, GcScope, LimitChange, Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
 };
 
 /// ADDs that may wait in the queue. A node starts at most some hundreds of pods at once; further
@@ -51,6 +50,10 @@ const REPORT_BUFFER: usize = 64;
 /// Time that a request may wait in the queue. Shorter than the minute after which a plugin gives
 /// up, so that the plugin gets the error.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(50);
+
+/// Time after which running work counts as stuck. Requests take milliseconds, and reconciliations
+/// of large nodes a second.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// Client of the engine. The engine's thread ends when the last handle is dropped and the queue is
 /// empty.
@@ -99,12 +102,14 @@ where
         add_permits: Arc::new(Semaphore::new(MAX_QUEUED_ADDS)),
         operations: Operations::default(),
     };
+    let operations = handle.operations.clone();
     let (report, started) = oneshot::channel();
     let clock = Builder::new_current_thread().enable_time().build()?;
     let name = thread::Builder::new().name("engine".to_owned());
     let thread = name.spawn(move || match start() {
         Ok(mut engine) => {
             engine.is_default_wanted = is_default_wanted;
+            operations.set_thread();
             let mut worker = Worker {
                 engine,
                 background,
@@ -114,6 +119,7 @@ where
                 reports,
                 reported: None,
                 queued_once,
+                operations,
             };
             worker.publish();
             if report.send(Ok(())).is_ok() {
@@ -148,18 +154,7 @@ impl Handle {
     /// Removes an attachment and cancels ADDs for it that wait in the queue (behaviour A3).
     pub async fn del(&self, key: AttachmentKey) -> Result<(), EngineError> {
         self.adds.cancel(&key);
-        self.execute(|reply| Command::Del(key, None, reply)).await
-    }
-
-    /// Removes an attachment as [`Handle::del`] does, and its leases in host-local's files.
-    pub async fn del_releasing(
-        &self,
-        key: AttachmentKey,
-        leases: LeaseFolder,
-    ) -> Result<(), EngineError> {
-        self.adds.cancel(&key);
-        self.execute(|reply| Command::Del(key, Some(leases), reply))
-            .await
+        self.execute(|reply| Command::Del(key, reply)).await
     }
 
     /// Compares an attachment with its record and returns the recorded attachment.
@@ -374,6 +369,27 @@ impl Handle {
     /// Returns the status after the last finished request, without waiting for the running one.
     pub fn status(&self) -> Arc<Status> {
         Arc::clone(&self.states.borrow())
+    }
+
+    /// Returns the status as [`Handle::status`] does, with a degradation if the engine is stuck
+    /// since.
+    pub fn live_status(&self) -> Arc<Status> {
+        let status = self.status();
+        match self.stuck() {
+            None => status,
+            Some(stuck) => {
+                let mut status = Status::clone(&status);
+                status.degraded.push(stuck);
+                Arc::new(status)
+            }
+        }
+    }
+
+    /// Returns a degradation if the engine does not end its work: requests behind it wait.
+    pub fn stuck(&self) -> Option<Degraded> {
+        self.operations
+            .stuck(STUCK_AFTER)
+            .map(Degraded::EngineStuck)
     }
 
     /// Returns the requests without an answer, in the order of the queue.

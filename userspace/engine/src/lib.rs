@@ -68,7 +68,7 @@ pub use crate::forwarding::{FORWARDING, FirewallUpdate};
 pub use crate::handle::{Handle, spawn, spawn_with};
 pub use crate::limits::{LimitChange, LimitUpdate};
 pub use crate::network::NetworkClash;
-pub use crate::operations::Operation;
+pub use crate::operations::{Operation, StuckOperation};
 pub use crate::overrides::UpdateOutcome;
 pub use crate::report::{Item, NODE, Outcome, Report};
 pub use crate::settings::Settings;

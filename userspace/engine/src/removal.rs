@@ -1,6 +1,5 @@
 //! Removes attachments: DEL, and the part of it that reconciliation shares.
 
-use ipam::lease_files::LeaseFolder;
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey, State};
 use planner::Plan;
@@ -24,20 +23,6 @@ impl<K: Kernel> Engine<K> {
         self.delete_settings_record(key)?;
         self.release_networks()?;
         tracing::info!(%key, link = %attachment.host_link(), "detached pod interface");
-        Ok(())
-    }
-
-    /// Removes an attachment as [`Engine::del`] does, and its leases in host-local's files. That a
-    /// file stays is logged only: the address stays leased there, and the pod is gone.
-    pub fn del_releasing(
-        &mut self,
-        key: &AttachmentKey,
-        leases: Option<&LeaseFolder>,
-    ) -> Result<(), EngineError> {
-        self.del(key)?;
-        if let Some(Err(error)) = leases.map(|leases| leases.release_all(key)) {
-            tracing::warn!(%key, %error, "cannot remove host-local's lease file: its address stays leased");
-        }
         Ok(())
     }
 

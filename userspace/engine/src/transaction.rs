@@ -4,12 +4,9 @@
 //! goes on after failures and returns all of them. Neither depends on records or networks.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
-use std::path::Path;
 
-use ipam::lease_files::LeaseFolder;
 use kernel::{Kernel, StepError};
-use model::{Attachment, AttachmentKey, ContainerId};
+use model::ContainerId;
 use planner::Plan;
 use steps::Step;
 
@@ -22,8 +19,6 @@ pub(crate) struct Transaction {
     undo: Vec<Step>,
     /// Container whose runtime may have bound the ports to reserve.
     container: Option<ContainerId>,
-    /// Lease files that were written, and their owner.
-    leases: Option<(LeaseFolder, AttachmentKey)>,
 }
 
 impl Transaction {
@@ -33,26 +28,6 @@ impl Transaction {
             container: container.cloned(),
             ..Self::default()
         }
-    }
-
-    /// Writes the addresses of an attachment as leases of host-local, below its data directory.
-    pub(crate) fn write_leases(
-        &mut self,
-        directory: &Path,
-        attachment: &Attachment,
-    ) -> Result<(), EngineError> {
-        let folder = LeaseFolder::new(Some(directory), &attachment.key.network);
-        let addresses: Vec<IpAddr> = attachment
-            .addresses
-            .iter()
-            .map(|assigned| assigned.address.address)
-            .collect();
-        let written = folder.mirror(&attachment.key, &addresses);
-        self.leases = Some((folder, attachment.key.clone()));
-        written.map_err(|source| EngineError::LeaseFiles {
-            directory: directory.to_owned(),
-            source,
-        })
     }
 
     /// Executes `plan` up to its first failure.
@@ -73,16 +48,11 @@ impl Transaction {
     /// step.
     pub(crate) fn roll_back(self, kernel: &mut impl Kernel) -> Vec<String> {
         // In reverse order: a later step may depend on an earlier one.
-        let released = self.leases.and_then(|(folder, key)| {
-            let error = folder.release_all(&key).err()?;
-            Some(format!("failed to remove host-local's lease file: {error}"))
-        });
-        let undone = self
-            .undo
+        self.undo
             .iter()
             .rev()
-            .filter_map(|step| execute_step(kernel, step, self.container.as_ref()).failure);
-        released.into_iter().chain(undone).collect()
+            .filter_map(|step| execute_step(kernel, step, self.container.as_ref()).failure)
+            .collect()
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ipam::lease_files::LeaseFolder;
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
@@ -20,7 +19,7 @@ use tracing::Span;
 
 use crate::background::{Background, BackgroundTask};
 use crate::cancellation::RequestState;
-use crate::operations::OperationGuard;
+use crate::operations::{OperationGuard, Operations};
 use crate::{
     AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, FirewallUpdate, GcResult,
     GcScope, LimitChange, Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
@@ -43,7 +42,7 @@ pub(crate) struct Queued {
 pub(crate) enum Command {
     Add(Box<Intent>, u64, Reply<Attachment>),
     Complete(Box<Intent>, Reply<Attachment>),
-    Del(AttachmentKey, Option<LeaseFolder>, Reply<()>),
+    Del(AttachmentKey, Reply<()>),
     Check(AttachmentKey, Option<BTreeSet<Cidr>>, Reply<Attachment>),
     Gc(GcScope, Reply<GcResult>),
     Chained(Chained),
@@ -105,7 +104,7 @@ impl Command {
     fn title(&self) -> Title<'_> {
         match self {
             Self::Add(intent, ..) | Self::Complete(intent, _) => ("ADD", Some(&intent.key)),
-            Self::Del(key, ..) => ("DEL", Some(key)),
+            Self::Del(key, _) => ("DEL", Some(key)),
             Self::Check(key, ..) => ("CHECK", Some(key)),
             Self::Gc(..) => ("GC", None),
             Self::Chained(chained) => chained.title(),
@@ -170,6 +169,7 @@ pub(crate) struct Worker<K> {
     /// Report that was sent last.
     pub(crate) reported: Option<Arc<Report>>,
     pub(crate) queued_once: Arc<QueuedOnce>,
+    pub(crate) operations: Operations,
 }
 
 impl<K: Kernel> Worker<K> {
@@ -223,7 +223,11 @@ impl<K: Kernel> Worker<K> {
     /// Runs background tasks until a request arrives or none is left.
     fn run_background_tasks(&mut self) {
         while self.queue.is_empty() {
-            match self.engine.run_background_task() {
+            let engine = &mut self.engine;
+            match self
+                .operations
+                .in_background(|| engine.run_background_task())
+            {
                 Some(BackgroundTask::Reconciled) => self.publish(),
                 Some(
                     BackgroundTask::Verified
@@ -252,9 +256,7 @@ impl<K: Kernel> Worker<K> {
             Command::Complete(intent, reply) => {
                 self.change(reply, |engine| engine.complete(&intent));
             }
-            Command::Del(key, leases, reply) => {
-                self.change(reply, |engine| engine.del_releasing(&key, leases.as_ref()));
-            }
+            Command::Del(key, reply) => self.change(reply, |engine| engine.del(&key)),
             Command::Check(key, wanted, reply) => {
                 answer(reply, self.engine.check_wanted(&key, wanted.as_ref()));
             }

@@ -14,11 +14,13 @@
 //! DEL or a reboot left behind reserves no address.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use model::{AttachmentKey, ContainerId, IfName, NetworkName};
 
@@ -27,6 +29,16 @@ pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
 
 const LOCK: &str = "lock";
 const LAST_RESERVED: &str = "last_reserved_ip.";
+
+/// Maximum size of a lease file in bytes: a container ID and an interface name.
+const MAX_LEASE_BYTES: u64 = 64 << 10;
+
+/// Number of tries to lock. A lock that another process holds is given up after five seconds:
+/// changing leases takes milliseconds.
+const LOCK_TRIES: u32 = 1000;
+
+/// Time between two tries to lock.
+const LOCK_POLL: Duration = Duration::from_millis(5);
 
 /// Ends a lease file that mirrors a record of the agent.
 const MIRROR_SUFFIX: &str = "\r\n";
@@ -53,16 +65,6 @@ pub struct Owner {
     pub container_id: String,
     /// Name of the interface; `None` in files of old versions of host-local.
     pub ifname: Option<String>,
-}
-
-impl Owner {
-    /// Returns the owner that an attachment is in lease files.
-    pub fn of(key: &AttachmentKey) -> Self {
-        Self {
-            container_id: key.container_id.to_string(),
-            ifname: Some(key.ifname.to_string()),
-        }
-    }
 }
 
 /// Returns the folders of all networks below `data_dir`, or below [`DEFAULT_DATA_DIR`]; none if
@@ -96,51 +98,40 @@ impl LeaseFolder {
         }
     }
 
-    /// Writes the addresses of an attachment, one of each range set, in place of its earlier ones.
-    pub fn mirror(&self, key: &AttachmentKey, addresses: &[IpAddr]) -> io::Result<()> {
-        let owner = Owner::of(key);
-        let locked = self.lock()?;
-        locked.release(&owner)?;
-        for (set, address) in addresses.iter().enumerate() {
-            locked.mirror(*address, &owner)?;
-            locked.put_last_reserved(set, *address)?;
-        }
-        Ok(())
+    /// Returns the path of the directory.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// Removes the files of an attachment, whether written by the agent or by host-local.
-    pub fn release_all(&self, key: &AttachmentKey) -> io::Result<()> {
-        if self.exists() {
-            self.lock()?.release(&Owner::of(key))?;
-        }
-        Ok(())
-    }
-
-    /// Returns all leases; none if the directory does not exist.
+    /// Returns all leases; none if the directory does not exist. A name that is no lease file has
+    /// no owner, and is left out.
     pub fn leases(&self) -> io::Result<BTreeMap<IpAddr, Owner>> {
         Ok(self
             .texts()?
             .into_iter()
-            .map(|(address, text)| (address, owner(&text)))
+            .filter_map(|(address, text)| Some((address, owner(&text?))))
             .collect())
     }
 
-    fn texts(&self) -> io::Result<BTreeMap<IpAddr, String>> {
+    /// Returns the addresses and contents of the lease files; `None` for an entry that is not a
+    /// regular file of a lease's size.
+    fn texts(&self) -> io::Result<Vec<(IpAddr, Option<String>)>> {
+        let mut leases = Vec::new();
         let entries = match fs::read_dir(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(leases),
             entries => entries?,
         };
-        let mut leases = BTreeMap::new();
         for entry in entries {
             let entry = entry?;
             let address: Option<IpAddr> = entry.file_name().to_str().and_then(|n| n.parse().ok());
             let Some(address) = address else { continue };
-            match crate::small_files::read(entry.path()) {
-                Ok(text) => leases.insert(address, text),
+            match crate::small_files::read_up_to(entry.path(), MAX_LEASE_BYTES) {
+                Ok(text) => leases.push((address, Some(text))),
+                Err(error) if is_no_lease(error.kind()) => leases.push((address, None)),
                 // Released since the directory was listed.
-                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
-            };
+            }
         }
         Ok(leases)
     }
@@ -148,22 +139,25 @@ impl LeaseFolder {
     /// Returns all leases with their attachments. An invalid owner becomes the attachment
     /// `unknown`, so that its address stays taken.
     pub fn taken(&self) -> io::Result<BTreeMap<IpAddr, AttachmentKey>> {
-        Ok(self
-            .leases()?
-            .into_iter()
-            .map(|(address, owner)| (address, self.key(&owner)))
-            .collect())
+        Ok(self.keys(self.texts()?))
     }
 
     /// Returns the leases of host-local, without those that the agent mirrored.
     pub fn taken_by_host_local(&self) -> io::Result<BTreeMap<IpAddr, AttachmentKey>> {
-        let others = self
-            .texts()?
+        let is_mirrored = |text: &Option<String>| {
+            text.as_ref()
+                .is_some_and(|text| text.ends_with(MIRROR_SUFFIX))
+        };
+        let mut texts = self.texts()?;
+        texts.retain(|(_, text)| !is_mirrored(text));
+        Ok(self.keys(texts))
+    }
+
+    fn keys(&self, texts: Vec<(IpAddr, Option<String>)>) -> BTreeMap<IpAddr, AttachmentKey> {
+        texts
             .into_iter()
-            .filter(|(_, text)| !text.ends_with(MIRROR_SUFFIX));
-        Ok(others
-            .map(|(address, text)| (address, self.key(&owner(&text))))
-            .collect())
+            .map(|(address, text)| (address, self.key(&owner(&text.unwrap_or_default()))))
+            .collect()
     }
 
     /// Returns the address that each range set allocated last, by the index of the set.
@@ -182,7 +176,7 @@ impl LeaseFolder {
             let Some(set) = set.and_then(|set| set.parse::<usize>().ok()) else {
                 continue;
             };
-            let text = crate::small_files::read(entry.path())?;
+            let text = crate::small_files::read_up_to(entry.path(), MAX_LEASE_BYTES)?;
             last.extend(text.trim().parse().ok().map(|address| (set, address)));
         }
         Ok(last)
@@ -212,20 +206,28 @@ impl LeaseFolder {
         }
     }
 
-    /// Makes the directory if it is missing, and waits for the exclusive lock.
+    /// Makes the directory if it is missing, and waits for the exclusive lock, for at most five
+    /// seconds.
     pub fn lock(&self) -> io::Result<Locked<'_>> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o755).create(&self.path)?;
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(self.path.join(LOCK))?;
-        lock.lock()?;
-        Ok(Locked {
-            folder: self,
-            _lock: lock,
-        })
+        let lock = crate::small_files::open_to_write(self.path.join(LOCK), 0o644)?;
+        for _ in 0..LOCK_TRIES {
+            match lock.try_lock() {
+                Ok(()) => {
+                    return Ok(Locked {
+                        folder: self,
+                        _lock: lock,
+                    });
+                }
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) => thread::sleep(LOCK_POLL),
+            }
+        }
+        Err(io::Error::new(
+            ErrorKind::TimedOut,
+            "another process holds their lock",
+        ))
     }
 
     /// Returns whether the directory exists; without it there is nothing to release.
@@ -244,7 +246,7 @@ impl Locked<'_> {
     /// host-local has leased the address.
     pub fn mirror(&self, address: IpAddr, owner: &Owner) -> io::Result<()> {
         let path = self.file(&address.to_string());
-        match crate::small_files::read(&path) {
+        match crate::small_files::read_up_to(&path, MAX_LEASE_BYTES) {
             // The agent's record is authoritative: this mirrored lease is outdated.
             Ok(text) if text.ends_with(MIRROR_SUFFIX) => fs::remove_file(&path)?,
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -264,10 +266,8 @@ impl Locked<'_> {
 
     /// Writes the address that a range set allocated last.
     pub fn put_last_reserved(&self, set: usize, address: IpAddr) -> io::Result<()> {
-        fs::write(
-            self.file(&format!("{LAST_RESERVED}{set}")),
-            address.to_string(),
-        )
+        let path = self.file(&format!("{LAST_RESERVED}{set}"));
+        crate::small_files::write(path, 0o644, address.to_string().as_bytes())
     }
 
     /// Releases the leases of `owner` and returns their addresses. A lease without an interface
@@ -290,6 +290,15 @@ impl Locked<'_> {
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path.join(name)
     }
+}
+
+/// Returns whether a read failed because the file is no lease: no regular file, too large, or no
+/// text.
+fn is_no_lease(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::InvalidInput | ErrorKind::FileTooLarge | ErrorKind::InvalidData
+    )
 }
 
 fn owner(text: &str) -> Owner {
@@ -323,6 +332,23 @@ mod tests {
             .flat_map(|folder| folder.taken_by_host_local().unwrap().into_keys())
             .collect();
         assert_eq!(taken, ["10.9.0.2".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn an_entry_that_is_no_lease_file_takes_its_address_and_is_never_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let network: NetworkName = "net".parse().unwrap();
+        let folder = LeaseFolder::new(Some(directory.path()), &network);
+        let locked = folder.lock().unwrap();
+        fs::create_dir(directory.path().join("net/10.9.0.2")).unwrap();
+        fs::write(directory.path().join("net/10.9.0.3"), [0xff; 9]).unwrap();
+        let owner = owner_of("c1", "eth0");
+        locked.reserve("10.9.0.4".parse().unwrap(), &owner).unwrap();
+        assert_eq!(folder.taken().unwrap().len(), 3);
+        assert_eq!(folder.taken_by_host_local().unwrap().len(), 3);
+        assert_eq!(folder.leases().unwrap().len(), 1);
+        assert_eq!(locked.release(&owner).unwrap().len(), 1);
+        assert_eq!(folder.taken().unwrap().len(), 2);
     }
 
     fn owner_of(container: &str, ifname: &str) -> Owner {

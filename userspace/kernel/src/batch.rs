@@ -85,7 +85,9 @@ fn lookup<K: Pod, V: Pod>(
         element_flags: 0,
         flags: 0,
     };
-    let is_last = match bpf(LOOKUP_BATCH, &mut arguments) {
+    // SAFETY: the kernel reads and writes positions of at most the size of `Position`, and writes
+    // at most `count` keys and values, which is the capacity of both lists.
+    let is_last = match unsafe { bpf(LOOKUP_BATCH, &mut arguments) } {
         Ok(_) => false,
         Err(error) if is(&error, Errno::ENOENT) => true,
         Err(error) => return Err(error),

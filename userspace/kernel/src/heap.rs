@@ -4,11 +4,11 @@
 /// memory that the agent needs from then on.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "glibc has no safe function for this")]
-pub(crate) fn give_back() {
+pub fn release_free_memory() {
     // SAFETY: `malloc_trim` is thread-safe and has no preconditions.
     unsafe { nix::libc::malloc_trim(0) };
 }
 
 /// Does nothing: other C libraries keep little free memory.
 #[cfg(not(target_env = "gnu"))]
-pub(crate) fn give_back() {}
+pub fn release_free_memory() {}

@@ -97,7 +97,7 @@ impl Host {
         // Under the lock of the pins: no other agent attaches programs meanwhile.
         remove_stale_pins(&mut netlink, &programs);
         drop(object);
-        heap::give_back();
+        heap::release_free_memory();
         Ok(Self {
             netlink,
             programs,

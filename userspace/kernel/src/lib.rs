@@ -71,6 +71,7 @@ mod tables;
 mod tcx_fast_path;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod testing;
+mod thread;
 mod tuning;
 mod xdp_prefilter;
 mod xtables;
@@ -79,6 +80,7 @@ pub use error::{ObserveError, OpenError, StepError};
 pub use events::{Change, Changes};
 pub use features::Feature;
 pub use flows::FlowReader;
+pub use heap::release_free_memory;
 pub use host::{Host, HostOptions, boot_id, memory};
 pub use netfilter::{RuleChanges, RuleReader};
 pub use pins::remove_pins;
@@ -87,6 +89,7 @@ pub use port_user::{PortInUse, ancestors};
 pub use raw::peer_groups;
 pub use sockets::{NodeCgroup, cgroup_root};
 pub use steps::Process;
+pub use thread::ThreadId;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -10,11 +10,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::mpsc;
 
 use model::{Netns, NetnsPath};
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sched::CloneFlags;
+use nix::sys::stat::Mode;
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
 /// An open network namespace: it exists at least as long as this.
@@ -26,15 +29,20 @@ pub(crate) struct OpenNetns {
 impl OpenNetns {
     /// Opens the namespace at `path`; `None` when there is none.
     pub(crate) fn find(path: &NetnsPath) -> io::Result<Option<Self>> {
-        let file = match File::open(path.as_path()) {
-            Ok(file) => file,
+        // The path comes from a request: without O_PATH, opening a FIFO would wait for its other
+        // end, and opening a device would run its driver.
+        let located = match open(path.as_path(), OFlag::O_PATH) {
+            Ok(located) => located,
             Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         // When its mount is gone, a file in /run/netns is a regular file.
-        if fstatfs(&file)?.filesystem_type() != NSFS_MAGIC {
+        if fstatfs(&located)?.filesystem_type() != NSFS_MAGIC {
             return Ok(None);
         }
+        // `setns` refuses descriptors of O_PATH.
+        let same = format!("/proc/self/fd/{}", located.as_raw_fd());
+        let file = open(Path::new(&same), OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
         let metadata = file.metadata()?;
         let identity = Netns {
             path: path.clone(),
@@ -148,8 +156,37 @@ fn enter(namespace: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// Opens a path for reading. Unlike `OpenOptions`, passes O_PATH with every C library.
+fn open(path: &Path, flags: OFlag) -> io::Result<File> {
+    let opened = nix::fcntl::open(path, flags | OFlag::O_CLOEXEC, Mode::empty())?;
+    Ok(opened.into())
+}
+
 /// Whether there is no namespace. `/proc/<pid>/ns/net` of an exiting process returns `ESRCH`, of
 /// one that has exited `ENOENT`.
 fn is_missing(error: &io::Error) -> bool {
-    crate::error::is_gone(error) || crate::error::is(error, Errno::ENOTDIR)
+    const NO_FILE: [Errno; 3] = [Errno::ENOTDIR, Errno::ELOOP, Errno::ENAMETOOLONG];
+    crate::error::is_gone(error) || NO_FILE.iter().any(|code| crate::error::is(error, *code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_without_a_namespace_has_none_and_no_open_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        nix::unistd::mkfifo(at("fifo").as_str(), Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink(at("fifo"), at("link")).unwrap();
+        std::os::unix::fs::symlink(at("loop"), at("loop")).unwrap();
+        let others = ["/", "/dev/tty", "/dev/zero", "/proc/kmsg", "/etc/passwd/x"];
+        let own = ["fifo", "link", "loop", "none", "fifo/x"].map(at);
+        for path in others.map(str::to_owned).into_iter().chain(own) {
+            let found = OpenNetns::find(&path.parse().unwrap()).unwrap();
+            assert!(found.is_none(), "{path}");
+        }
+        let own = "/proc/self/ns/net".parse().unwrap();
+        assert!(OpenNetns::find(&own).unwrap().is_some());
+    }
 }

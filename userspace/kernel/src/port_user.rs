@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::{fmt, fs, io};
 
-use model::Protocol;
+use model::{Protocol, printable};
 use steps::{PortReservation, Process};
 
 /// Processes between the runtime and the plugin, such as shells and other plugins, at most.
@@ -37,11 +37,14 @@ impl fmt::Display for PortInUse {
         } else {
             write!(f, "host port {} is in use", self.reservation)?;
         }
-        match (self.processes.first(), self.socket) {
-            (Some(Process { pid, command, .. }), Some(socket)) => {
+        // Any user can give a process any name.
+        let process = self.processes.first();
+        let process = process.map(|process| (printable(&process.command), process.pid));
+        match (process, self.socket) {
+            (Some((command, pid)), Some(socket)) => {
                 write!(f, " by {command} (pid {pid}, {socket})")
             }
-            (Some(Process { pid, command, .. }), None) => write!(f, " by {command} (pid {pid})"),
+            (Some((command, pid)), None) => write!(f, " by {command} (pid {pid})"),
             (None, Some(socket)) => write!(f, " by an unknown process ({socket})"),
             (None, None) => Ok(()),
         }
@@ -213,11 +216,14 @@ fn sockets_of(pid: u32) -> io::Result<BTreeSet<u64>> {
 /// Reads name, arguments and user of a process.
 fn process(pid: u32) -> Option<Process> {
     let folder = Path::new("/proc").join(pid.to_string());
-    let command = fs::read_to_string(folder.join("comm")).ok()?;
+    // Not always UTF-8.
+    let command = fs::read(folder.join("comm")).ok()?;
+    let command = String::from_utf8_lossy(&command);
     let arguments = fs::read(folder.join("cmdline")).unwrap_or_default();
     Some(Process {
         pid,
-        command: command.trim_end().to_owned(),
+        // The kernel adds one line break; others are the name's.
+        command: command.strip_suffix('\n').unwrap_or(&command).to_owned(),
         arguments: String::from_utf8_lossy(&arguments)
             .split_terminator('\0')
             .map(str::to_owned)

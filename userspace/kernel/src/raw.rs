@@ -144,7 +144,8 @@ impl ProgramLink {
             descriptor: 0,
             flags: 0,
         };
-        match bpf(OBJ_GET, &mut arguments) {
+        // SAFETY: `path` ends with a NUL byte, and lives until the end of the function.
+        match unsafe { bpf(OBJ_GET, &mut arguments) } {
             Ok(descriptor) => {
                 // SAFETY: the kernel has just made the descriptor for us.
                 let link = unsafe { OwnedFd::from_raw_fd(descriptor) };
@@ -163,7 +164,8 @@ impl ProgramLink {
             length: u32::try_from(size_of::<LinkInfo>()).map_err(io::Error::other)?,
             info: (&raw mut info) as u64,
         };
-        bpf(OBJ_GET_INFO_BY_FD, &mut arguments)?;
+        // SAFETY: the kernel writes at most `length` bytes to `info`, which is its size.
+        unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut arguments) }?;
         let [a, b, c, d, ..] = info.target;
         let target = match info.kind {
             LINK_OF_CGROUP => u64::from_ne_bytes(info.target),
@@ -184,7 +186,8 @@ impl ProgramLink {
             flags: 0,
             old_program: 0,
         };
-        bpf(LINK_UPDATE, &mut arguments).map(|_| ())
+        // SAFETY: the arguments contain no pointers.
+        unsafe { bpf(LINK_UPDATE, &mut arguments) }.map(|_| ())
     }
 
     /// Detaches its program from the target. The link itself exists until its last reference is
@@ -193,7 +196,8 @@ impl ProgramLink {
         let mut arguments = LinkDetach {
             link: self.link.as_raw_fd(),
         };
-        bpf(LINK_DETACH, &mut arguments).map(|_| ())
+        // SAFETY: the arguments contain no pointers.
+        unsafe { bpf(LINK_DETACH, &mut arguments) }.map(|_| ())
     }
 }
 
@@ -236,12 +240,14 @@ impl Attachment {
 
 /// Attaches a program without a link: it stays attached for as long as the interface exists.
 pub(crate) fn attach(mut attachment: Attachment) -> io::Result<()> {
-    bpf(PROG_ATTACH, &mut attachment).map(|_| ())
+    // SAFETY: the arguments contain no pointers.
+    unsafe { bpf(PROG_ATTACH, &mut attachment) }.map(|_| ())
 }
 
 /// Detaches a program that was attached with [`attach`].
 pub(crate) fn detach(mut attachment: Attachment) -> io::Result<()> {
-    bpf(PROG_DETACH, &mut attachment).map(|_| ())
+    // SAFETY: the arguments contain no pointers.
+    unsafe { bpf(PROG_DETACH, &mut attachment) }.map(|_| ())
 }
 
 /// Loads a classifier from these instructions.
@@ -283,7 +289,10 @@ fn load(kind: u32, instructions: &[u64]) -> io::Result<OwnedFd> {
         version: 0,
         flags: 0,
     };
-    let descriptor = retry(|| bpf(PROG_LOAD, &mut load), is_interruption)?;
+    // SAFETY: the kernel reads `count` instructions and the licence, which live until the end of
+    // the function.
+    let load = || unsafe { bpf(PROG_LOAD, &mut load) };
+    let descriptor = retry(load, is_interruption)?;
     // SAFETY: the kernel has just made the descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
@@ -302,14 +311,21 @@ pub(crate) fn run_classifier(instructions: &[u64]) -> io::Result<i32> {
         repeat: 1,
         duration: 0,
     };
-    bpf(PROG_TEST_RUN, &mut run)?;
+    // SAFETY: the kernel reads `length_in` bytes of the frame, which is its size, and writes none.
+    unsafe { bpf(PROG_TEST_RUN, &mut run) }?;
     Ok(run.result)
 }
 
-/// Calls `bpf(2)`. The memory that `arguments` points to must outlive the call.
-pub(crate) fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<RawFd> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes of the arguments, and the memory that they
-    // point to lives in the caller.
+/// Calls `bpf(2)`.
+///
+/// # Safety
+///
+/// `T` must be laid out as the beginning of the command's part of `union bpf_attr`. Each pointer in
+/// `arguments` must be 0, or point to memory that lives until the call returns, and that the kernel
+/// may read or write as the command does.
+pub(crate) unsafe fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<RawFd> {
+    // SAFETY: the kernel reads and writes `size_of::<T>()` bytes of the arguments; the caller
+    // guarantees the rest.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::{fs, io};
 
 use nix::libc;
+use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
 use crate::forwarding;
 
@@ -31,6 +32,7 @@ const VERDICT: usize = 32;
 const ACCEPT: i32 = -2;
 
 /// `struct ipt_getinfo`, which is `struct ip6t_getinfo` as well.
+#[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 struct Info {
     name: [u8; 32],
@@ -42,16 +44,19 @@ struct Info {
 }
 
 /// The beginning of `struct ebt_replace`.
+#[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 struct BridgeInfo {
     name: [u8; 32],
     valid_hooks: u32,
     entries: u32,
     entries_size: u32,
-    hook_entry: [usize; 6],
+    padding: u32,
+    hook_entry: [u64; 6],
     num_counters: u32,
-    counters: usize,
-    entries_at: usize,
+    padding2: u32,
+    counters: u64,
+    entries_at: u64,
 }
 
 /// The tables of one address family.
@@ -124,19 +129,16 @@ pub(crate) fn filter(ipv4: bool) -> io::Result<Option<FilterFile>> {
         return Ok(None);
     }
     let socket = raw_socket(family.domain)?;
-    // SAFETY: zeros are a valid value.
-    let mut info: Info = unsafe { std::mem::zeroed() };
+    let mut info = Info::new_zeroed();
     info.name = name(TABLE);
-    let pointer = (&raw mut info).cast();
-    if !query(&socket, family.level, GET_INFO, pointer, size_of::<Info>())? {
+    if !query(&socket, family.level, GET_INFO, info.as_mut_bytes())? {
         return Ok(None);
     }
     let mut buffer = vec![0_u8; ENTRIES_HEAD + info.size as usize];
     buffer[..32].copy_from_slice(&info.name);
     buffer[32..36].copy_from_slice(&info.size.to_ne_bytes());
-    let (pointer, length) = (buffer.as_mut_ptr().cast(), buffer.len());
     // The kernel refuses another size: the table has changed meanwhile.
-    if !query(&socket, family.level, GET_ENTRIES, pointer, length)? {
+    if !query(&socket, family.level, GET_ENTRIES, &mut buffer)? {
         return Ok(None);
     }
     Ok(Some(FilterFile {
@@ -188,7 +190,9 @@ impl FilterFile {
         }
         request.extend((counters.as_mut_ptr() as usize).to_ne_bytes());
         request.extend(entries);
-        self.set(SET_REPLACE, &request)?;
+        // SAFETY: the only pointer in the request is that of `counters`, which has an element for
+        // each of the `before` entries, and lives until the end of the function.
+        unsafe { self.set(SET_REPLACE, &request) }?;
         // `struct xt_counters_info`.
         let mut request = Vec::with_capacity(40 + numbers.len() * 16);
         request.extend(self.info.name);
@@ -200,13 +204,19 @@ impl FilterFile {
                 request.extend(value.to_ne_bytes());
             }
         }
-        self.set(SET_ADD_COUNTERS, &request)
+        // SAFETY: the request contains no pointers.
+        unsafe { self.set(SET_ADD_COUNTERS, &request) }
     }
 
-    fn set(&self, option: libc::c_int, request: &[u8]) -> io::Result<()> {
+    /// Sets a socket option.
+    ///
+    /// # Safety
+    ///
+    /// Each pointer in the request must point to memory that lives until the call returns, and that
+    /// the kernel may write as the option does.
+    unsafe fn set(&self, option: libc::c_int, request: &[u8]) -> io::Result<()> {
         let length = libc::socklen_t::try_from(request.len()).map_err(io::Error::other)?;
-        // SAFETY: the kernel reads `length` bytes, and writes to the counters that the request
-        // points to, which live as long as the call.
+        // SAFETY: the kernel reads `length` bytes; the caller guarantees the rest.
         let result = unsafe {
             libc::setsockopt(
                 self.socket.as_raw_fd(),
@@ -226,12 +236,9 @@ impl FilterFile {
 
 fn has_rules(family: &Family, table: &str) -> io::Result<bool> {
     let socket = raw_socket(family.domain)?;
-    // SAFETY: zeros are a valid value.
-    let mut info: Info = unsafe { std::mem::zeroed() };
+    let mut info = Info::new_zeroed();
     info.name = name(table);
-    let length = size_of::<Info>();
-    let pointer = (&raw mut info).cast();
-    if !query(&socket, family.level, GET_INFO, pointer, length)? {
+    if !query(&socket, family.level, GET_INFO, info.as_mut_bytes())? {
         return Ok(false);
     }
     if table == "filter"
@@ -257,8 +264,7 @@ fn policy(family: &Family, socket: &OwnedFd, table: &str, info: &Info) -> io::Re
     let mut buffer = vec![0_u8; HEAD + info.size as usize];
     buffer[..32].copy_from_slice(&name(table));
     buffer[32..36].copy_from_slice(&info.size.to_ne_bytes());
-    let (pointer, length) = (buffer.as_mut_ptr().cast(), buffer.len());
-    if !query(socket, family.level, GET_ENTRIES, pointer, length)? {
+    if !query(socket, family.level, GET_ENTRIES, &mut buffer)? {
         return Ok(None);
     }
     let entry = HEAD + info.underflow[FORWARD] as usize;
@@ -286,12 +292,9 @@ fn has_bridge_rules(table: &str) -> bool {
     let Ok(socket) = raw_socket(libc::AF_INET) else {
         return false;
     };
-    // SAFETY: zeros are a valid value.
-    let mut info: BridgeInfo = unsafe { std::mem::zeroed() };
+    let mut info = BridgeInfo::new_zeroed();
     info.name = name(table);
-    let length = size_of::<BridgeInfo>();
-    let pointer = (&raw mut info).cast();
-    let known = query(&socket, libc::IPPROTO_IP, BRIDGE_INFO, pointer, length);
+    let known = query(&socket, libc::IPPROTO_IP, BRIDGE_INFO, info.as_mut_bytes());
     known.unwrap_or(false) && info.entries > 0
 }
 
@@ -314,16 +317,17 @@ fn raw_socket(domain: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
-/// Reads a socket option into `length` bytes at `value`; false where the kernel has no such table.
+/// Reads a socket option into `value`, whose beginning names the table; false where the kernel has
+/// no such table.
 fn query(
     socket: &OwnedFd,
     level: libc::c_int,
     option: libc::c_int,
-    value: *mut libc::c_void,
-    length: usize,
+    value: &mut [u8],
 ) -> io::Result<bool> {
-    let mut length = libc::socklen_t::try_from(length).map_err(io::Error::other)?;
-    // SAFETY: the caller has `length` bytes at `value`, and the kernel writes no more.
+    let mut length = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
+    let value = value.as_mut_ptr().cast();
+    // SAFETY: the kernel reads and writes at most `length` bytes, which is the length of the slice.
     let result =
         unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, value, &raw mut length) };
     if result == 0 {

@@ -131,6 +131,10 @@ degraded_reasons! {
     /// A CNI configuration that names Viaduct needs a plugin that is not installed.
     PluginMissing = "plugin-missing", status "50 for the network",
         do "Install the plugin in the runtime's CNI directory, or correct `--cni-bin-dir`.";
+    /// The agent's engine does not end an operation: all other requests wait.
+    EngineStuck = "engine-stuck", status "50",
+        do "Find why the kernel does not answer; if it stays, restart the agent, which interrupts no \
+            traffic.";
     /// The last reconciliation could not repair something.
     RepairFailed = "repair-failed", status "51 if it concerns the node",
         do "Find the error in the agent's log; the next reconciliation tries again.";

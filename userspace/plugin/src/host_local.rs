@@ -142,8 +142,10 @@ fn dns(pool: &Pool) -> Result<Dns, Error> {
     let Some(path) = &pool.ipam.resolv_conf else {
         return Ok(Dns::default());
     };
-    let text = ipam::small_files::read(path)
-        .map_err(|error| Error::io(format!("ipam.resolvConf: {}", error.kind())))?;
+    let text = ipam::small_files::read(path).map_err(|error| {
+        let why = reason(&error);
+        Error::io(format!("ipam.resolvConf: {}: {why}", path.display()))
+    })?;
     Ok(Dns::of_resolv_conf(&text))
 }
 
@@ -168,13 +170,18 @@ fn refused(refusal: &AddressRefusal) -> Error {
     }
 }
 
-/// Returns the CNI error of an I/O error, without the kernel's text: containerd takes some texts
-/// for "already removed" (behaviour C3).
 fn failed(error: &io::Error) -> Error {
     let why = if error.kind() == ErrorKind::AlreadyExists {
         "another process has leased an address in the meantime".to_owned()
     } else {
-        error.kind().to_string()
+        reason(error)
     };
     Error::io(format!("cannot change lease files: {why}"))
+}
+
+/// Returns the text of an error, without the kernel's: containerd takes some of its texts for
+/// "already removed" (behaviour C3).
+fn reason(error: &io::Error) -> String {
+    let own = error.get_ref().map(ToString::to_string);
+    own.unwrap_or_else(|| error.kind().to_string())
 }

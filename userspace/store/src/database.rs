@@ -14,11 +14,14 @@ use redb::{
     TableDefinition, TableError, WriteTransaction,
 };
 
+use crate::journal::Expected;
 use crate::journal_overlay::JournalOverlay;
 use crate::{Contents, StoreError, format, journal};
 
 /// Format number. Changes with the tables, their values, or the files beside the database.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
+/// Format of versions whose journal has no head. They must not read one that has.
+pub(crate) const HEADLESS_JOURNAL: u32 = 2;
 /// Format of versions without a journal. They must not read a file that has one.
 pub(crate) const WITHOUT_JOURNAL: u32 = 1;
 /// Cache size in bytes: many times the size of the file. The library's default is 1 GiB.
@@ -80,12 +83,14 @@ impl File {
             transaction.open_table(RECORDS)?;
             transaction.open_table(NETWORKS)?;
             transaction.open_table(LAST_RESERVED)?;
-            transaction.open_table(NUMBERS)?.insert("format", FORMAT)?;
+            let mut numbers = transaction.open_table(NUMBERS)?;
+            numbers.insert("format", FORMAT)?;
             Ok(())
         })?;
         crash::point_at("draft-store");
-        // A leftover journal of a removed database must not be replayed onto this one.
-        absent(&journal::path_beside(&file.path))?;
+        // Replaces a leftover journal of a removed database, which must not be replayed onto this
+        // one.
+        journal::create(&file.path)?;
         fs::hard_link(&draft, &file.path).map_err(|error| io("create", &file.path, error))?;
         crash::point_at("name-store");
         fs::remove_file(&draft).map_err(|error| io("remove", &draft, error))?;
@@ -108,8 +113,7 @@ impl File {
 
     fn check_format(&self) -> Result<(), StoreError> {
         match self.read_number("format")? {
-            Some(FORMAT) => Ok(()),
-            Some(WITHOUT_JOURNAL) => self.put_number("format", FORMAT),
+            Some(FORMAT | HEADLESS_JOURNAL | WITHOUT_JOURNAL) => Ok(()),
             Some(found) => Err(StoreError::Format {
                 path: self.path.clone(),
                 found,
@@ -117,6 +121,16 @@ impl File {
             }),
             None => Err(damaged(&self.path, "it does not say its format")),
         }
+    }
+
+    /// Returns what the journal must be. A database of an earlier format gets the present one
+    /// ([`File::put_format`]) once its journal has a head.
+    pub(crate) fn expected_journal(&self) -> Result<Expected, StoreError> {
+        if self.read_number("format")? != Some(FORMAT) {
+            return Ok(Expected::Headless);
+        }
+        let last = self.read_number("compaction")?;
+        Ok(Expected::Compaction(last.unwrap_or(1)))
     }
 
     fn read_number(&self, name: &str) -> Result<Option<u32>, StoreError> {
@@ -281,17 +295,20 @@ impl File {
         })
     }
 
-    /// Writes the parts of `contents` that only the journal has, in one transaction.
+    /// Writes the parts of `contents` that only the journal has, and the number of this compaction,
+    /// in one transaction.
     pub(crate) fn write_overlay(
         &self,
         contents: &Contents,
         overlay: &JournalOverlay,
+        compaction: u32,
     ) -> Result<(), StoreError> {
         self.write("write", |transaction| {
             put_records(transaction, contents, &overlay.records)?;
             put_last_reserved(transaction, contents, &overlay.last_reserved)?;
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("generation", contents.generation)?;
+            numbers.insert("compaction", compaction)?;
             change_reserved_ports(transaction, &overlay.ports_before, &contents.reserved_ports)
         })
     }
@@ -316,8 +333,7 @@ impl File {
         self.put_number("generation", generation)
     }
 
-    /// Writes a format number, as another version does.
-    #[cfg(test)]
+    /// Writes a format number.
     pub(crate) fn put_format(&self, format: u32) -> Result<(), StoreError> {
         self.put_number("format", format)
     }

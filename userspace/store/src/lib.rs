@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 use model::{AttachmentKey, Network, NetworkName, PortSet, Record};
 
 use crate::change::Change;
-use crate::database::File;
-use crate::journal::Journal;
+use crate::database::{FORMAT, File};
+use crate::journal::{Expected, Journal};
 use crate::journal_overlay::JournalOverlay;
 
 pub use crate::error::StoreError;
@@ -77,10 +77,14 @@ impl Store {
             let file = File::open(path)?;
             let mut contents = file.read()?;
             let mut overlay = JournalOverlay::of(&contents);
-            let (journal, changes) = Journal::open(path)?;
+            let expected = file.expected_journal()?;
+            let (journal, changes) = Journal::open(path, expected)?;
             for change in changes {
                 overlay.add(&change);
                 change.apply(&mut contents);
+            }
+            if expected == Expected::Headless {
+                file.put_format(FORMAT)?;
             }
             Ok(Self {
                 file,
@@ -113,9 +117,10 @@ impl Store {
     }
 
     /// Returns the files of a store at `path`, in the order in which they are to be removed.
-    pub fn files(path: &Path) -> [PathBuf; 3] {
+    pub fn files(path: &Path) -> [PathBuf; 4] {
+        let drafts = (database::draft(path), journal::draft(path));
         let journal = journal::path_beside(path);
-        [database::draft(path), journal, path.to_owned()]
+        [drafts.0, drafts.1, journal, path.to_owned()]
     }
 
     /// Returns all contents.
@@ -248,7 +253,9 @@ impl Store {
         }
         // The database first: a crash in between replays changes that it already has, which is
         // harmless.
-        self.file.write_overlay(&self.contents, &self.overlay)?;
+        let number = self.journal.next_compaction();
+        self.file
+            .write_overlay(&self.contents, &self.overlay, number)?;
         crash::point_at("catch-up");
         self.journal.clear()?;
         crash::point_at("clear-journal");

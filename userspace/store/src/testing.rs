@@ -59,7 +59,8 @@ pub fn values(bytes: &[u8]) {
 /// # Panics
 /// If a file that was opened once, and compacted, is refused the next time.
 pub fn database(edits: &[u8]) {
-    let mut bytes = sound().to_vec();
+    let (whole, journal) = sound();
+    let mut bytes = whole.clone();
     let (groups, rest) = edits.as_chunks::<3>();
     for [high, low, value] in groups {
         let at = usize::from(u16::from_be_bytes([*high, *low])) * 16 + usize::from(value & 15);
@@ -72,6 +73,7 @@ pub fn database(edits: &[u8]) {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     let path = folder.path().join("store");
     fs::write(&path, bytes).expect("the folder has room");
+    fs::write(journal::path_beside(&path), journal).expect("the folder has room");
     let Ok(mut store) = Store::open(&path) else {
         return;
     };
@@ -86,13 +88,16 @@ pub fn database(edits: &[u8]) {
     }
 }
 
-/// Returns a sound database with a record, a network and a reserved port.
-fn sound() -> &'static [u8] {
-    static SOUND: OnceLock<Vec<u8>> = OnceLock::new();
+/// Database and journal, as bytes.
+type Files = (Vec<u8>, Vec<u8>);
+
+/// Returns a sound database with a record, a network and a reserved port, and its empty journal.
+fn sound() -> &'static Files {
+    static SOUND: OnceLock<Files> = OnceLock::new();
     SOUND.get_or_init(|| create().expect("a new store is written"))
 }
 
-fn create() -> Result<Vec<u8>, StoreError> {
+fn create() -> Result<Files, StoreError> {
     const RECORD: &[u8] = include_bytes!("../../../tests/fuzz/corpus/database/record.json");
     const NETWORK: &[u8] = include_bytes!("../../../tests/fuzz/corpus/database/network.json");
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
@@ -104,7 +109,9 @@ fn create() -> Result<Vec<u8>, StoreError> {
     store.put_network(&network)?;
     store.compact_journal()?;
     drop(store);
-    Ok(fs::read(&path).expect("the store is a file"))
+    let read = |path| fs::read(path).expect("the store has two files");
+    let journal = read(journal::path_beside(&path));
+    Ok((read(path), journal))
 }
 
 #[cfg(test)]
@@ -144,7 +151,9 @@ mod tests {
     fn the_database_that_is_damaged_by_the_fuzz_target_is_sound_before() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
-        fs::write(&path, sound()).unwrap();
+        let (database, journal) = sound();
+        fs::write(&path, database).unwrap();
+        fs::write(journal::path_beside(&path), journal).unwrap();
         let store = Store::open(&path).unwrap();
         assert_eq!((store.records().len(), store.networks().len()), (1, 1));
     }

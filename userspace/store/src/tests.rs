@@ -221,15 +221,15 @@ fn a_store_of_another_format_is_refused_and_unchanged() {
     let directory = directory();
     let path = directory.path().join("store.redb");
     let store = Store::open(&path).unwrap();
-    store.file.put_format(3).unwrap();
+    store.file.put_format(FORMAT + 1).unwrap();
     drop(store);
     let error = Store::open(&path).unwrap_err();
     assert!(
         matches!(
             error,
             StoreError::Format {
-                found: 3,
-                known: 2,
+                found: 4,
+                known: 3,
                 ..
             }
         ),
@@ -250,7 +250,7 @@ fn a_store_of_the_previous_format_is_read_and_upgraded() {
     fs::remove_file(journal::path_beside(&path)).unwrap();
     let store = Store::open(&path).unwrap();
     assert!(store.get(&key(5)).is_some());
-    assert_eq!(store.file.format(), database::FORMAT);
+    assert_eq!(store.file.format(), FORMAT);
 }
 
 #[test]

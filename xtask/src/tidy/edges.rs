@@ -34,7 +34,7 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
         ],
     ),
     ("plugin", &["api", "cni", "invoke", "ipam", "model"]),
-    ("ctl", &["api", "cni", "invoke"]),
+    ("ctl", &["api", "cni", "invoke", "model"]),
 ];
 
 /// Crates without effects.

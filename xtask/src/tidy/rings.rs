@@ -66,10 +66,16 @@ fn module_of(file: &[&str]) -> Module {
     module
 }
 
-/// Returns the text without comments and strings, and without what follows a module of tests.
+/// Returns the text without comments and strings, and without what follows a module of tests. In a
+/// module within the file, `super` is the file.
 fn code(text: &str) -> String {
     let mut out = String::new();
+    let mut is_inner = false;
     for line in text.lines() {
+        is_inner |= line.contains("mod ") && !line.starts_with(' ') && line.ends_with('{');
+        is_inner &= line != "}";
+        let inner = line.replace("super::", "self::");
+        let line = if is_inner { &inner } else { line };
         let line = line.split("//").next().unwrap_or_default();
         for (index, part) in line.split('"').enumerate() {
             if index % 2 == 0 {
@@ -304,6 +310,15 @@ mod tests {
         let child = ("a/c.rs", "use super::A;");
         assert_eq!(found(&[ROOT, ("a.rs", "mod c;\nuse c::C;"), child]), [2]);
         assert_eq!(found(&[ROOT, ("a.rs", "mod c;"), child]), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn the_super_of_a_module_within_a_file_is_the_file() {
+        let child = ("a/c.rs", "pub(crate) mod d {\n    use super::A;\n}");
+        assert_eq!(
+            found(&[ROOT, ("a.rs", "mod c;\nuse c::C;"), child]),
+            [] as [usize; 0]
+        );
     }
 
     #[test]

@@ -369,17 +369,22 @@ fn requests_are_counted_and_timed_by_operation() {
 
 /// The path comes from the configuration: no file may block the agent or exhaust its memory.
 #[test]
-fn an_endless_resolv_conf_is_refused() {
+fn a_resolv_conf_that_is_no_regular_file_is_refused() {
     let agent = Agent::start(&FLAGS);
     agent.fake.add_netns("/run/netns/c1");
     let mut config = kept(&agent.directory.path().join("leases"));
-    config["ipam"]["resolvConf"] = json!("/dev/zero");
-    let error = agent
-        .cni_as("bridge", CniVerb::Add, "c1", &config)
-        .unwrap_err();
-    assert_eq!(error.code, 5);
-    assert!(error.message.contains("resolvConf"), "{error}");
-    assert!(attached(&agent).is_empty());
+    let fifo = agent.directory.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in ["/dev/zero", "/proc/kmsg", "/dev", fifo.to_str().unwrap()] {
+        config["ipam"]["resolvConf"] = json!(path);
+        let error = agent
+            .cni_as("bridge", CniVerb::Add, "c1", &config)
+            .unwrap_err();
+        assert_eq!(error.code, 5);
+        let names_it = error.message.contains("resolvConf") && error.message.contains(path);
+        assert!(names_it, "{error}");
+        assert!(attached(&agent).is_empty());
+    }
 }
 
 /// behaviour C14: not every plugin fails if its interface exists already, so ours checks.

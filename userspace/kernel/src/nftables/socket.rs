@@ -12,7 +12,7 @@ use super::family::HEADER;
 use crate::netlink;
 
 /// `NLMSG_ERROR` and `NLMSG_DONE`.
-const ERROR: u16 = 2;
+pub(super) const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
 /// Failure of a transaction, of which nothing has taken effect.

@@ -1,0 +1,218 @@
+//! Hostile amounts: many requests for large responses, and an engine that does not go on. The
+//! agent's memory is bounded, and other requests are answered meanwhile.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::{Agent, Machine, Process, SOCKET, Sandbox, Verb, WORLD, deadline, until};
+
+/// Flows of each pod, below its quota.
+const FLOWS_PER_POD: u64 = 3_500;
+
+/// Opens UDP flows from a pod to the world, some thousands a second.
+fn open_flows(pod: &Machine) -> Result<()> {
+    let script = format!(
+        "import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for port in range({FLOWS_PER_POD}):
+    try: s.sendto(b'x', ('{}', 2000 + port))
+    except OSError: pass
+    if port % 8 == 0: time.sleep(0.002)",
+        WORLD[0]
+    );
+    pod.call_words(&["python3", "-c", &script]).map(drop)
+}
+
+/// Returns a field of `/proc/<pid>/status` in KiB.
+fn memory(pid: u32, field: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let words = line.and_then(|line| line.split_whitespace().nth(1));
+    words
+        .and_then(|kib| kib.parse().ok())
+        .context("a size in KiB")
+}
+
+/// Sends a request, and returns the connection.
+fn request(node: &Machine, path: &str) -> Result<UnixStream> {
+    let mut stream = node.mounts().run(|| UnixStream::connect(SOCKET))?;
+    stream.set_read_timeout(Some(deadline()))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: viaduct\r\nconnection: close\r\n\r\n"
+    )?;
+    Ok(stream)
+}
+
+/// Reads a response to its end: returns its first line, its length, and its last bytes.
+fn read_response(mut stream: UnixStream) -> Result<(String, usize, Vec<u8>)> {
+    let mut buffer = vec![0; 64 << 10];
+    let (mut length, mut first, mut last) = (0, None, Vec::new());
+    loop {
+        let read = stream.read(&mut buffer)?;
+        if read == 0 {
+            return Ok((first.unwrap_or_default(), length, last));
+        }
+        length += read;
+        first.get_or_insert_with(|| {
+            let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            text.lines().next().unwrap_or_default().to_owned()
+        });
+        last = buffer[read.saturating_sub(64)..read].to_vec();
+    }
+}
+
+#[test]
+fn sixty_requests_for_a_large_flow_table_use_the_memory_of_a_few() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let mut pods = Vec::new();
+    for name in ["one", "two", "three"] {
+        let mut pod = sandbox.pod(name)?;
+        pod.add()?;
+        pods.push(pod);
+    }
+    let pid = agent.pid().context("the agent runs")?;
+    let before = memory(pid, "VmRSS")?;
+    std::thread::scope(|scope| {
+        let senders: Vec<_> = pods
+            .iter()
+            .map(|pod| scope.spawn(|| open_flows(&pod.machine)))
+            .collect();
+        senders
+            .into_iter()
+            .try_for_each(|sender| sender.join().expect("no panic"))
+    })?;
+    let path = "/v1/flows?limit=100000";
+    let view = agent.get(path)?;
+    let listed = view["flows"].as_array().map_or(0, Vec::len);
+    ensure!(
+        view["matching"] == listed,
+        "{} of {listed}",
+        view["matching"]
+    );
+    ensure!(listed >= 8_000, "{listed} flows");
+    ensure!(view["room"]["usedEntries"].is_u64() || view["room"]["used_entries"].is_u64());
+
+    fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
+    // One client never reads.
+    let stalled = request(&sandbox.node, path)?;
+    let streams: Vec<UnixStream> = (0..60)
+        .map(|_| request(&sandbox.node, path))
+        .collect::<Result<_>>()?;
+    let responses = std::thread::scope(|scope| {
+        let readers: Vec<_> = streams
+            .into_iter()
+            .map(|stream| scope.spawn(|| read_response(stream)))
+            .collect();
+        agent.get("/v1/status")?;
+        readers
+            .into_iter()
+            .map(|reader| reader.join().expect("no panic"))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    for (status, length, last) in responses {
+        ensure!(status.contains("200"), "{status}");
+        ensure!(length > 1_000_000, "{length} bytes");
+        ensure!(
+            last.ends_with(b"}\r\n0\r\n\r\n"),
+            "{:?}",
+            String::from_utf8_lossy(&last)
+        );
+    }
+    let grown = memory(pid, "VmHWM")?.saturating_sub(before) >> 10;
+    ensure!(grown < 40, "the agent grew by {grown} MiB");
+    drop(stalled);
+    until("the memory is given back", || {
+        let grown = memory(pid, "VmRSS")?.saturating_sub(before) >> 10;
+        Ok((grown < 16).then_some(()))
+    })
+}
+
+/// Stops one thread of a process until the program ends.
+const STOP_THREAD: &str = "import ctypes, sys, time
+PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+thread = int(sys.argv[1])
+assert libc.ptrace(PTRACE_SEIZE, thread, 0, 0) == 0, ctypes.get_errno()
+assert libc.ptrace(PTRACE_INTERRUPT, thread, 0, 0) == 0, ctypes.get_errno()
+libc.waitpid(thread, None, 0x40000000)
+print('ready')
+time.sleep(600)";
+
+fn thread_of(pid: u32, name: &str) -> Result<String> {
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?.path();
+        if fs::read_to_string(task.join("comm"))?.trim() == name {
+            let id = task.file_name().context("a task has a name")?;
+            return Ok(id.to_string_lossy().into_owned());
+        }
+    }
+    anyhow::bail!("no thread {name}")
+}
+
+/// Returns the messages of the degradations `engine-stuck`.
+fn stuck(agent: &Agent) -> Result<Vec<String>> {
+    let status = agent.get("/v1/status")?;
+    let degraded = status["degraded"].as_array().into_iter().flatten();
+    Ok(degraded
+        .map(ToString::to_string)
+        .filter(|text| text.contains("engine-stuck"))
+        .collect())
+}
+
+#[test]
+fn an_engine_that_does_not_go_on_is_reported_and_its_requests_are_executed_afterwards() -> Result<()>
+{
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let node = &sandbox.node;
+    let pid = agent.pid().context("the agent runs")?;
+    let engine = thread_of(pid, "engine")?;
+    let words = ["python3", "-u", "-c", STOP_THREAD, &engine];
+    let stop = Process::start(node, &words)?;
+    until("the engine's thread is stopped", || {
+        let ended = stop.ended()?;
+        ensure!(ended.is_none(), "it has ended: {}", stop.output());
+        Ok(stop.output().contains("ready").then_some(()))
+    })?;
+    ensure!(stuck(&agent)?.is_empty());
+    let mut pod = sandbox.pod("pod")?;
+    let status = pod.prepare(Verb::Status, pod.config());
+    let id = pod.id().to_owned();
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| pod.add());
+        let found = until("the engine is reported", || {
+            Ok(stuck(&agent)?.into_iter().next())
+        })?;
+        ensure!(found.contains("ADD") && found.contains(&id), "{found}");
+        let error = status.run(node)?.error()?;
+        ensure!(error.code == 50 && error.msg.contains("ADD"), "{error:?}");
+        let doctor = node.output(&[
+            "sh",
+            "-c",
+            &format!("{} doctor", e2e::program("bin/viaductctl").display()),
+        ])?;
+        ensure!(
+            String::from_utf8_lossy(&doctor.stdout).contains("has not ended"),
+            "{doctor:?}"
+        );
+        drop(stop);
+        add.join().expect("no panic")
+    })?;
+    until("the engine goes on", || {
+        Ok(stuck(&agent)?.is_empty().then_some(()))
+    })?;
+    let ended = |events: &str| {
+        events
+            .lines()
+            .filter(|line| line.contains("engine-stuck"))
+            .count()
+    };
+    until("both events", || {
+        Ok((ended(&agent.ctl("events")?) == 2).then_some(()))
+    })?;
+    pod.check()?.success()?;
+    pod.del().map(drop)
+}
