@@ -23,12 +23,11 @@
 //! Which attachment reserves which port is the planner's decision.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::fchown;
 use std::path::Path;
+use std::{fs, io};
 
 use model::Protocol;
 use nix::errno::Errno;
@@ -37,7 +36,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, listen,
     setsockopt, socket, sockopt,
 };
-use planner::{PortLeave, PortReservation, PortReservations, ReservationOwner, ReservedBy};
+use steps::{PortLeave, PortReservation, PortReservations, ReservationOwner, ReservedBy};
 
 use crate::error::{Failed, is};
 use crate::instructions::{EXIT, MOVE, instruction};
