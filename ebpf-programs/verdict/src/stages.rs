@@ -321,13 +321,19 @@ pub fn try_port_from_pod<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -
 
 /// Returns whether a packet to a hostport, or its reply, fits the link of the receiving pod.
 #[inline(always)]
-pub fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<Fit> {
+pub fn check_fit<E: Packet + Node + Shaper + FlowCache>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<Fit> {
     hostport_from_pod::check_fit(env, work)
 }
 
 /// Looks up the flow of a fragment that the stack has forwarded from a hostport's pod.
 #[inline(always)]
-pub fn find_forwarded_reply<E: Node + FragmentStore>(node: &mut E, work: &mut Work) -> bool {
+pub fn find_forwarded_reply<E: Node + FragmentStore + FlowCache>(
+    node: &mut E,
+    work: &mut Work,
+) -> bool {
     hostport_from_pod::find_forwarded_reply(node, work)
 }
 
