@@ -349,13 +349,22 @@ fn is_beside_unopened(case: &Case<'_>) -> bool {
 }
 
 /// Netfilter gives a flow the port of an earlier flow with the same source, and a port that a
-/// forged packet has taken is not free. Viaduct keeps the pod's own port where it is free.
+/// forged packet has taken is not free. Viaduct keeps the client's own port where it is free, and
+/// drops forged packets.
 fn is_used_again(case: &Case<'_>) -> bool {
     let Some((flow, Way::There)) = case.flow() else {
         return false;
     };
     let is_moved = |it: &&Arrival| it.text.contains("moved port");
-    (case.snat || matches!(case.trace.flows[flow].path, Path::Out { .. }))
+    let (client, _) = case.base.client(&case.trace.flows[flow]);
+    let mut so_far = case.trace.steps[..=case.step]
+        .iter()
+        .flat_map(|step| &step.actions);
+    let is_forged = so_far.any(|it| match it {
+        Action::Martian { source, .. } => martians(case.trace.six)[*source] == client,
+        Action::Send { .. } | Action::Error { .. } => false,
+    });
+    (case.snat || is_forged || matches!(case.trace.flows[flow].path, Path::Out { .. }))
         && case.ours.len() == case.theirs.len()
         && case.theirs.iter().all(is_moved)
         && case.ours.iter().all(|it| !is_moved(it))

@@ -224,6 +224,30 @@ impl Dial {
         self.ends_of_fragments(pieces)
     }
 
+    /// Sends an error of the pod about the request as the pod sees it. Returns source and
+    /// destination of the packet that the error quotes for the client.
+    fn quoted(&self, simulator: &mut Simulator, seen: (Address, u16)) -> [(Address, u16); 2] {
+        let server = pod()[self.family];
+        let request = Frame::new(seen.0, server, self.large_body(seen.1, POD_PORT));
+        let quote = request.packet()[..100].to_vec();
+        let (icmp_type, code) = [(3, 1), (1, 3)][self.family];
+        let error = Body::Icmp(icmp_type, code, [0; 4], quote);
+        let frame = Frame::new(server, seen.0, error).from_to(mac(), bridge_mac());
+        let (mut verdict, mut packet) = simulator.run(Place::FromPod, INTERFACE, &frame.bytes());
+        if verdict == Verdict::Pass {
+            let (place, interface) = match self.client {
+                Client::Outside => (Place::UplinkOut, INTERFACE),
+                Client::OtherPod | Client::Itself => (Place::ToPod, OTHER_INTERFACE),
+            };
+            (verdict, packet) = simulator.run_next(place, interface, &packet);
+        }
+        assert!(!matches!(verdict, Verdict::Drop(_)), "{verdict:?}");
+        // The headers of the error, but the link layer, which `ends` expects.
+        packet.drain(14..[14 + 28, 14 + 48][self.family]);
+        let (source, destination) = ends(&packet, self.family);
+        [source, destination]
+    }
+
     /// Returns source and destination of both fragments of a packet, which must be the same.
     fn ends_of_fragments(&self, pieces: [(Verdict, Vec<u8>); 2]) -> [(Address, u16); 2] {
         let [first, later] = pieces.map(|(verdict, mut packet)| {
@@ -284,9 +308,9 @@ proptest! {
 proptest! {
     /// Replies in fragments of the pod, and such that the stack must fragment, reach the client from
     /// the address that it has dialled, whichever other flows have the same tuple before or after
-    /// translation.
+    /// translation. Errors quote that address.
     #[test]
-    fn large_replies_come_from_the_dialled_address(
+    fn large_replies_and_errors_are_about_the_dialled_address(
         dials in prop::collection::vec(dial(), 1..40),
         mtu in prop_oneof![Just(NARROW), Just(1500)],
     ) {
@@ -302,6 +326,8 @@ proptest! {
             let id = 2 * identification;
             let received = dial.large_reply(&mut simulator, *source, id, false);
             prop_assert_eq!(received, expected, "{:?}", dial);
+            let quoted = dial.quoted(&mut simulator, *source);
+            prop_assert_eq!(quoted, [expected[1], expected[0]], "{:?}", dial);
             // Routers do not fragment IPv6 packets.
             if dial.client == Client::OtherPod && dial.family == 0 && mtu == NARROW {
                 let received = dial.large_reply(&mut simulator, *source, id + 1, true);
