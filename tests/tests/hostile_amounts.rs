@@ -181,6 +181,11 @@ fn an_engine_that_does_not_go_on_is_reported_and_its_requests_are_executed_after
     let mut pod = sandbox.pod("pod")?;
     let status = pod.prepare(Verb::Status, pod.config());
     let id = pod.id().to_owned();
+    let events = || -> Result<usize> {
+        let all = agent.ctl("events")?;
+        let of_engine = all.lines().filter(|line| line.contains("engine-stuck"));
+        Ok(of_engine.count())
+    };
     std::thread::scope(|scope| {
         let add = scope.spawn(|| pod.add());
         let found = until("the engine is reported", || {
@@ -198,21 +203,17 @@ fn an_engine_that_does_not_go_on_is_reported_and_its_requests_are_executed_after
             String::from_utf8_lossy(&doctor.stdout).contains("has not ended"),
             "{doctor:?}"
         );
+        until("its event", || Ok((events()? == 1).then_some(())))?;
         drop(stop);
         add.join().expect("no panic")
     })?;
     until("the engine goes on", || {
         Ok(stuck(&agent)?.is_empty().then_some(()))
     })?;
-    let ended = |events: &str| {
-        events
-            .lines()
-            .filter(|line| line.contains("engine-stuck"))
-            .count()
-    };
-    until("both events", || {
-        Ok((ended(&agent.ctl("events")?) == 2).then_some(()))
-    })?;
+    until(
+        "the event of its end",
+        || Ok((events()? == 2).then_some(())),
+    )?;
     pod.check()?.success()?;
     pod.del().map(drop)
 }

@@ -81,7 +81,7 @@ fn records_of_the_previous_format_are_converted_and_live_pods_lose_nothing() -> 
         }
         open.iter().try_for_each(Connection::exchange)?;
     }
-    for mut pod in pods {
+    for pod in &pods {
         pod.del()?;
     }
     ensure!(listed(&agent, "/v1/attachments")? == 0);

@@ -78,16 +78,17 @@ fn warm_up(pairs: &[Pair]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rows with the cost of a bare veth pair in the same round subtracted.
-fn above_bare(rows: &[Row]) -> Vec<Row> {
-    let bare = |name: &str| {
+/// Returns the rows with the cost of a bare veth pair in the same round subtracted, at the same
+/// size.
+pub(crate) fn above_bare(rows: &[Row]) -> Vec<Row> {
+    let bare = |row: &Row| {
         rows.iter()
-            .find(|it| it.system == system::BARE && it.name == name)
+            .find(|it| it.system == system::BARE && it.name == row.name && it.point == row.point)
     };
     rows.iter()
         .filter(|row| row.system != system::BARE)
         .filter_map(|row| {
-            let pairs = row.samples.iter().zip(&bare(&row.name)?.samples);
+            let pairs = row.samples.iter().zip(&bare(row)?.samples);
             Some(Row {
                 name: format!("{}, above a bare veth pair", row.name),
                 samples: pairs.map(|(whole, bare)| whole - bare).collect(),
