@@ -1,4 +1,5 @@
-//! Address ranges and routes, as `ipam`, `runtimeConfig` and results of other IPAM plugins have them.
+//! Address ranges and routes, as `ipam`, `runtimeConfig` and results of other IPAM plugins have
+//! them.
 
 use model::{Cidr, Range, RangeSet, Route, RouteOptions};
 use std::net::IpAddr;

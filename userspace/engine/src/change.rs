@@ -102,8 +102,8 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// Compares the host's side of an attachment with what it is to be. The pod's side of an adopted
-    /// interface is the other plugin's.
+    /// Compares the host's side of an attachment with what it is to be. The pod's side of an
+    /// adopted interface is the other plugin's.
     pub(crate) fn verify_host(&mut self, attachment: &Attachment) -> Result<(), EngineError> {
         let observed = self.observe_outside(attachment)?;
         let differences = planner::check_host(attachment, &observed);

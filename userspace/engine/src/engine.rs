@@ -251,10 +251,12 @@ impl<K: Kernel> Engine<K> {
             leases.node.extend(own);
         }
         let address = leases.node.pop_last();
-        let refused = address.map(|address| AddressRefusal::AddressOfNode { address });
-        let refused = refused.unwrap_or(AddressRefusal::NoRanges {
-            network: intent.network.name.clone(),
-        });
+        let refused = address.map_or_else(
+            || AddressRefusal::NoRanges {
+                network: intent.network.name.clone(),
+            },
+            |address| AddressRefusal::AddressOfNode { address },
+        );
         Err(Refusal::Address(refused).into())
     }
 

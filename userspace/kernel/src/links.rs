@@ -19,7 +19,7 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 use steps::{Link, LinkKind, Switching};
 
-use crate::error::{Attempt as _, is_gone};
+use crate::error::is_gone;
 use crate::netlink::{Netlink, Request};
 
 /// Returns the link with this name; `None` when there is none. Addresses and hooks are left empty.

@@ -5,9 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::{
-    AttachmentKey, Bandwidth, Cidr, ContainerId, HostLink, IfName, InterfaceAddress, Mac,
-    ManagedLink, NetnsPath, Network, NetworkName, PortMapping, PortOptions, Route, StandbyPort,
-    printable,
+    AttachmentKey, Bandwidth, HostLink, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath,
+    Network, PortMapping, PortOptions, Route, StandbyPort, printable,
 };
 
 /// A network namespace: its path, and the inode that identifies it.

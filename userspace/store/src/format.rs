@@ -1,10 +1,8 @@
 //! JSON form of records and networks. These types belong to the file, not to the model: the model
 //! may change as long as existing files stay readable; otherwise the format number changes.
 
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::num::{NonZeroU16, NonZeroU64};
-use std::str::FromStr;
 
 mod change;
 mod options;
@@ -17,7 +15,7 @@ use model::{
     Network, PodName, PortMapping, Range, RangeError, RangeSet, Record, State,
 };
 use options::{StoredOptions, StoredPeers, StoredPortOptions, StoredRouteOptions};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 use standby::StoredStandby;
 use text::Text;
 

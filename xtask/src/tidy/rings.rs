@@ -74,17 +74,22 @@ fn code(text: &str) -> String {
     for line in text.lines() {
         is_inner |= line.contains("mod ") && !line.starts_with(' ') && line.ends_with('{');
         is_inner &= line != "}";
-        let inner = line.replace("super::", "self::");
-        let line = if is_inner { &inner } else { line };
-        let line = line.split("//").next().unwrap_or_default();
-        for (index, part) in line.split('"').enumerate() {
-            if index % 2 == 0 {
-                out.push_str(part);
-            }
+        let mut code: String = line
+            .split("//")
+            .next()
+            .unwrap_or_default()
+            .split('"')
+            .step_by(2)
+            .collect();
+        // A visibility is no import.
+        code = code.replace("pub(in crate::", "pub(in ");
+        if is_inner {
+            code = code.replace("super::", "self::");
         }
+        out.push_str(&code);
         out.push('\n');
     }
-    let inline = out.match_indices("#[cfg(test)]\nmod ").find(|(at, _)| {
+    let inline = out.match_indices("#[cfg(test)]\n").find(|(at, _)| {
         out[*at..]
             .lines()
             .nth(1)

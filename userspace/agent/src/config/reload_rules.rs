@@ -77,8 +77,8 @@ impl Config {
         self.changed(wanted, Rule::Restart)
     }
 
-    /// Returns the keys that differ in `wanted` and take effect at once. Pod CIDRs that were removed
-    /// from the file stay: they may come from another source.
+    /// Returns the keys that differ in `wanted` and take effect at once. Pod CIDRs that were
+    /// removed from the file stay: they may come from another source.
     pub(crate) fn reloadable(&self, wanted: &Self) -> Vec<&'static str> {
         let mut keys = self.changed(wanted, Rule::Live);
         keys.retain(|keys| *keys != "pod-cidr" || !wanted.ranges.is_empty());
