@@ -2,8 +2,8 @@
 //! the same time (published ports, addresses of the node, the pod's own address). All of these
 //! flows work, and each is answered from the address that the client has dialled.
 
-#[path = "nat_clashes/large_answers.rs"]
-mod large_answers;
+#[path = "nat_clashes/answers.rs"]
+mod answers;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

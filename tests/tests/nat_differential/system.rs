@@ -182,12 +182,26 @@ impl System {
     ///
     /// All packets pass queues of the calling thread's CPU, which must not change: a veth pair
     /// appends to the queue of the sender's CPU. A packet passes at most two of them, one into the
-    /// node and one out of it. The marker that is sent behind all others passes two, so it arrives
-    /// last.
+    /// node and one out of it, and so does a marker that is sent behind all others. A fragment that
+    /// was held passes the first one twice, so a second marker follows the first one.
     pub(super) fn exchange(&self, packets: &[(Site, Vec<u8>)]) -> Result<Vec<(Site, Vec<u8>)>> {
         for (site, packet) in packets {
             self.send(*site, packet)?;
         }
+        let mut world = self.until_marker()?;
+        world.extend(self.until_marker()?);
+        let mut arrived = Vec::new();
+        for number in 0..PODS.len() {
+            let site = Site::Pod(number);
+            let packets = self.end(site).capture.drain()?;
+            arrived.extend(packets.into_iter().map(|packet| (site, packet)));
+        }
+        arrived.extend(world.into_iter().map(|packet| (Site::World, packet)));
+        Ok(arrived)
+    }
+
+    /// Sends a marker from a pod to the world, and returns what arrives in the world before it.
+    fn until_marker(&self) -> Result<Vec<Vec<u8>>> {
         let number = self.marks.get() + 1;
         self.marks.set(number);
         let text = format!("marker {number}");
@@ -201,15 +215,7 @@ impl System {
         let marker = header.udp([MARK, MARK], text.as_bytes(), true);
         self.send(Site::Pod(0), &header.packet(&marker))?;
         let last = |packet: &[u8]| packet.ends_with(text.as_bytes());
-        let world = self.end(Site::World).capture.until(&text, last)?;
-        let mut arrived = Vec::new();
-        for number in 0..PODS.len() {
-            let site = Site::Pod(number);
-            let packets = self.end(site).capture.drain()?;
-            arrived.extend(packets.into_iter().map(|packet| (site, packet)));
-        }
-        arrived.extend(world.into_iter().map(|packet| (Site::World, packet)));
-        Ok(arrived)
+        self.end(Site::World).capture.until(&text, last)
     }
 
     fn send(&self, site: Site, packet: &[u8]) -> Result<()> {

@@ -186,8 +186,8 @@ impl Dial {
         by_stack: bool,
     ) -> [(Address, u16); 2] {
         let server = pod()[self.family];
-        let frame = Frame::new(server, seen.0, self.large_body(POD_PORT, seen.1));
-        let frame = frame.from_to(mac(), bridge_mac());
+        let frame = Frame::new(server, seen.0, self.large_body(POD_PORT, seen.1))
+            .from_to(mac(), bridge_mac());
         if !by_stack {
             let pieces = frame.fragments(identification, CUT);
             return self.received(simulator, &pieces);
@@ -200,11 +200,9 @@ impl Dial {
         assert_eq!(verdict, Verdict::Pass, "{self:?}");
         let body = self.large_body(source.1, destination.1);
         let forwarded = Frame::new(source.0, destination.0, body);
-        let pieces = forwarded.fragments(identification, CUT);
-        let pieces = pieces.map(|piece| {
-            let place = (Place::ToPod, OTHER_INTERFACE);
-            simulator.run_next(place.0, place.1, &piece)
-        });
+        let pieces = forwarded
+            .fragments(identification, CUT)
+            .map(|piece| simulator.run_next(Place::ToPod, OTHER_INTERFACE, &piece));
         self.ends_of_fragments(pieces)
     }
 
@@ -306,9 +304,9 @@ proptest! {
 }
 
 proptest! {
-    /// Replies in fragments of the pod, and such that the stack must fragment, reach the client from
-    /// the address that it has dialled, whichever other flows have the same tuple before or after
-    /// translation. Errors quote that address.
+    /// Replies in fragments of the pod, and replies that the stack must fragment, reach the client
+    /// from the address that it has dialled, whichever other flows have the same tuple before or
+    /// after translation. Errors quote that address.
     #[test]
     fn large_replies_and_errors_are_about_the_dialled_address(
         dials in prop::collection::vec(dial(), 1..40),

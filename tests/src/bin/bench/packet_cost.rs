@@ -208,8 +208,10 @@ impl Pair {
             self.sender.send(payload)?;
         }
         for _ in 0..burst {
-            let length = self.receiver.recv(&mut buffer);
-            let length = length.context("a packet was lost")?;
+            let length = self
+                .receiver
+                .recv(&mut buffer)
+                .context("a packet was lost")?;
             ensure!(length == payload.len(), "{length} bytes arrived");
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Answers in fragments, of the pod or of the node's stack, on clashing flows.
+//! Answers in fragments, of the pod or of the node's stack, and ICMP errors, on clashing flows.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use e2e::{Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, patient};
+use e2e::{Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, patient, udp_socket};
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
 use serde_json::json;
 
@@ -53,19 +53,41 @@ impl Scene {
         })
     }
 
+    /// Returns the addresses that a client dials: the pod's own flow clashes with the first one.
+    fn targets(&self, family: usize) -> [SocketAddr; 3] {
+        let own = SocketAddr::new(self.server.addresses[family], PORT);
+        let [first, second] = PUBLISHED.map(|port| SocketAddr::new(NODE[family], port));
+        [first, own, second]
+    }
+
     fn all_large_answers_arrive(&self) -> Result<()> {
         for family in [0, 1] {
-            let own = SocketAddr::new(self.server.addresses[family], PORT);
-            let published = PUBLISHED.map(|port| SocketAddr::new(NODE[family], port));
-            let targets = [published[0], own, published[1]];
-            let server = self.server.machine.run(|| UdpSocket::bind(own))?;
+            let targets = self.targets(family);
+            let server = self.server.machine.run(|| UdpSocket::bind(targets[1]))?;
             with_answers(&server, || {
                 for client in &self.clients {
                     let what = || format!("{} to {targets:?}", client.machine.name());
-                    check_answers(&client.machine, &targets).with_context(what)?;
+                    let lengths = [SMALL, LENGTHS[0], LENGTHS[1]];
+                    check_answers(&client.machine, &targets, &lengths).with_context(what)?;
                 }
                 Ok(())
             })?;
+        }
+        Ok(())
+    }
+
+    fn all_errors_arrive(&self) -> Result<()> {
+        for family in [0, 1] {
+            let targets = self.targets(family);
+            for client in &self.clients {
+                let server = self.server.machine.run(|| UdpSocket::bind(targets[1]))?;
+                let client = &client.machine;
+                with_answers(&server, || check_answers(client, &targets, &[SMALL]))?;
+                drop(server);
+                for target in targets {
+                    check_refused(client, target).with_context(|| client.name().to_owned())?;
+                }
+            }
         }
         Ok(())
     }
@@ -113,7 +135,7 @@ fn with_answers(server: &UdpSocket, test: impl FnOnce() -> Result<()>) -> Result
 }
 
 /// Requests answers of each length from each target, from one port.
-fn check_answers(client: &Machine, targets: &[SocketAddr]) -> Result<()> {
+fn check_answers(client: &Machine, targets: &[SocketAddr], lengths: &[usize]) -> Result<()> {
     let any = if targets[0].is_ipv4() {
         "0.0.0.0"
     } else {
@@ -123,9 +145,9 @@ fn check_answers(client: &Machine, targets: &[SocketAddr]) -> Result<()> {
     socket.set_read_timeout(Some(patient(Duration::from_secs(1))))?;
     let mut number = 0;
     // All flows exist before the first large answer.
-    for length in [SMALL].into_iter().chain(LENGTHS) {
+    for length in lengths {
         for target in targets {
-            check_answer(&socket, *target, length, &mut number)
+            check_answer(&socket, *target, *length, &mut number)
                 .with_context(|| format!("{length} bytes"))?;
         }
     }
@@ -166,6 +188,34 @@ fn answer_to(socket: &UdpSocket, number: u64) -> Result<Option<(SocketAddr, usiz
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Sends datagrams to a port without a server. The kernel reports the error to the socket only if
+/// it quotes the address that the socket is connected to.
+fn check_refused(client: &Machine, target: SocketAddr) -> Result<()> {
+    let socket = client.run(|| udp_socket(FROM, target))?;
+    socket.set_read_timeout(Some(patient(Duration::from_secs(1))))?;
+    // Kernels limit the rate of errors.
+    for _ in 0..TRIES {
+        let sent = socket.send(b"refused?");
+        match sent.and_then(|_| socket.recv(&mut [0; 16])) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) => bail!("{target} answers"),
+        }
+    }
+    bail!("{target}: no error about {TRIES} datagrams")
+}
+
+#[test]
+fn errors_about_clashing_flows_quote_the_dialled_address_past_the_stack() -> Result<()> {
+    Scene::new("always")?.all_errors_arrive()
+}
+
+#[test]
+fn errors_about_clashing_flows_quote_the_dialled_address_through_the_stack() -> Result<()> {
+    Scene::new("never")?.all_errors_arrive()
 }
 
 #[test]
