@@ -14,7 +14,7 @@ use std::{fs, io};
 use nix::libc;
 use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
-use crate::forwarding;
+use crate::forwarding::has_foreign_entries;
 
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`.
 const GET_INFO: libc::c_int = 64;
@@ -242,7 +242,7 @@ fn has_rules(family: &Family, table: &str) -> io::Result<bool> {
         return Ok(false);
     }
     if table == "filter"
-        && let Some(foreign) = forwarding::has_foreign_entries(family.domain == libc::AF_INET)?
+        && let Some(foreign) = has_foreign_entries(family.domain == libc::AF_INET)?
     {
         return Ok(foreign);
     }

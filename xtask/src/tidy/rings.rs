@@ -185,6 +185,8 @@ fn expand(prefix: &str, tree: &str, found: &mut Vec<Vec<String>>) {
 fn inline(text: &str) -> Vec<Vec<String>> {
     let is_part = |it: char| it.is_alphanumeric() || it == '_' || it == ':';
     text.split(|it| !is_part(it))
+        // A path that ends here is the beginning of a tree of `use`.
+        .filter(|word| !word.ends_with("::"))
         .filter(|word| {
             ["crate::", "super::", "self::"]
                 .iter()
@@ -297,6 +299,16 @@ mod tests {
         assert_eq!(found(&[ROOT, a, ("b.rs", "use crate::a::A;")]), [2]);
         assert_eq!(
             found(&[ROOT, a, ("b.rs", "use std::fmt;")]),
+            [] as [usize; 0]
+        );
+    }
+
+    #[test]
+    fn children_that_import_each_other_do_not_import_their_parent() {
+        let parent = ("a.rs", "mod c;\nmod d;\nuse c::C;");
+        let child = ("a/c.rs", "use super::{d};");
+        assert_eq!(
+            found(&[ROOT, parent, child, ("a/d.rs", "")]),
             [] as [usize; 0]
         );
     }
