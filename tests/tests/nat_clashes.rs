@@ -2,6 +2,9 @@
 //! the same time (published ports, addresses of the node, the pod's own address). All of these
 //! flows work, and each is answered from the address that the client has dialled.
 
+#[path = "nat_clashes/large_answers.rs"]
+mod large_answers;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;

@@ -4,14 +4,15 @@
 #[path = "nat_mtu/cell.rs"]
 mod cell;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e::{
-    Agent, Config, GATEWAYS, Mapping, NODE, Pod, Sandbox, Sends, Stream, UPLINK, WORLD, skipped,
-    until,
+    Agent, Config, GATEWAYS, Mapping, NODE, Pod, RawSocket, Sandbox, Sends, Stream, UPLINK, WORLD,
+    skipped, until,
 };
 use serde_json::json;
+use verdict::simulator::frame::{Body, Frame};
 
 use cell::{Cell, WIDE, forget_path_mtu};
 
@@ -19,6 +20,10 @@ use cell::{Cell, WIDE, forget_path_mtu};
 const NARROW: u32 = 1460;
 /// MTU of an uplink that is smaller than the pods', in bytes.
 const NARROW_UPLINK: u32 = 1400;
+/// MTU that a forged error reports, in bytes.
+const REPORTED: u32 = 1300;
+/// UDP port of a socket of the node.
+const OWN_PORT: u16 = 7001;
 /// The pods' server port, and the hostports of the two pods that lead to it.
 const PORT: u16 = 53;
 const HOSTPORTS: [u16; 2] = [5353, 5354];
@@ -301,6 +306,54 @@ fn a_process_of_the_node_knows_the_mtu_of_a_pods_network() -> Result<()> {
         cell.check_fragmentation()?;
     }
     Ok(())
+}
+
+/// An ICMP error that quotes a hostport and belongs to no flow reaches the stack, which finds the
+/// socket that reserves the port. It would change the path MTU of the node, and thereby of pods. A
+/// socket of another process shows that errors were processed.
+#[test]
+fn an_error_about_a_hostport_without_a_flow_changes_no_path_mtu() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let _agent = start(&sandbox, WIDE, true)?;
+    let _pod = attached(&sandbox, "pod", Config::new("1.1.0"), HOSTPORTS[0])?;
+    let (node, world) = (&sandbox.node, &sandbox.world);
+    let peers = [
+        ["192.0.2.98", "2001:db8:1::98"],
+        ["192.0.2.99", "2001:db8:1::99"],
+    ];
+    for family in [0, 1] {
+        let own = SocketAddr::new(NODE[family], OWN_PORT);
+        let _other = node.run(|| UdpSocket::bind(own))?;
+        let raw = RawSocket::sender(world, NODE[family])?;
+        let path_mtu = |peer: &str| -> Result<bool> {
+            let route = node.call(&format!("ip route get {peer}"))?;
+            Ok(route.contains(&format!("mtu {REPORTED}")))
+        };
+        for (port, peer) in [HOSTPORTS[0], OWN_PORT].into_iter().zip(peers) {
+            let sent = SocketAddr::new(NODE[family], port);
+            let error = too_big(WORLD[family], sent, peer[family].parse()?);
+            raw.send(&error, NODE[family])?;
+        }
+        let [of_hostport, of_other] = peers.map(|peer| peer[family]);
+        until("the error about another socket is processed", || {
+            Ok(path_mtu(of_other)?.then_some(()))
+        })?;
+        ensure!(!path_mtu(of_hostport)?, "the path MTU to {of_hostport}");
+    }
+    Ok(())
+}
+
+/// Returns an error by which `router` reports [`REPORTED`] about a datagram.
+fn too_big(router: IpAddr, sent: SocketAddr, to: IpAddr) -> Vec<u8> {
+    let frame = |from: IpAddr, to: IpAddr, body: Body| {
+        let mut frame = Frame::new(cell::abi(from), cell::abi(to), body);
+        frame.ethernet = None;
+        frame.packet()
+    };
+    let datagram = frame(sent.ip(), to, Body::Udp(sent.port(), 9, vec![7; 64]));
+    let (icmp_type, code) = if router.is_ipv4() { (3, 4) } else { (2, 0) };
+    let error = Body::Icmp(icmp_type, code, REPORTED.to_be_bytes(), datagram);
+    frame(router, sent.ip(), error)
 }
 
 /// Errors about ICMP echo, and large echo replies to a masqueraded pod.

@@ -3,19 +3,23 @@
 //!
 //! Most of these tests call the Go function of a command. In a copy of the sources this function
 //! executes the plugin of PATH instead, as a runtime does. The copy is below `target/suites`; it
-//! differs from the sources in [`sources`] only.
+//! differs from the sources in [`sources`] only. `--vm` runs the compiled tests in a guest.
 
 mod report;
 mod sources;
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{command, dist, privilege, project};
+use crate::vm::guest::{Accelerator, Guest};
+use crate::vm::kernel::Kernel;
+use crate::{command, dist, privilege, project, vm};
 
 const PLUGIN: &str = include_str!("../assets/suites/plugin.sh");
 const RUN: &str = include_str!("../assets/suites/run.sh");
@@ -46,7 +50,16 @@ pub(crate) struct Args {
     /// Run only tests with names that match this regular expression
     #[arg(long, value_name = "REGEX")]
     focus: Option<String>,
+    /// Run the tests in a guest with this kernel: a series of Debian's, or the path of an image
+    #[arg(long, value_name = "KERNEL")]
+    vm: Option<String>,
 }
+
+/// Precedes the report in the output of a guest.
+const REPORT: &str = "the report of the suite:";
+
+/// Time after which a guest that runs a suite is ended.
+const GUEST_LIMIT: Duration = Duration::from_hours(1);
 
 /// A suite of the reference's sources.
 struct Suite {
@@ -118,6 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 struct Work {
     folder: PathBuf,
     go: PathBuf,
+    guest: Option<OtherKernel>,
 }
 
 impl Work {
@@ -126,6 +140,7 @@ impl Work {
         let work = Self {
             folder: project::target().join("suites"),
             go: args.go.clone(),
+            guest: args.vm.as_deref().map(OtherKernel::get).transpose()?,
         };
         let given = args
             .sources
@@ -211,16 +226,70 @@ impl Work {
         let path = std::env::var("PATH").unwrap_or_default();
         let compiler = self.go.parent().map(Path::display);
         let path = compiler.map_or(path.clone(), |own| format!("{own}:{path}"));
+        self.with_variables(&mut run).env("PATH", path);
         println!("$ {}", command::shown(&run));
         let log = self.folder.join(format!("{}-{plugins}.log", suite.name));
-        let both = fs::File::create(&log)?;
-        self.with_variables(&mut run)
-            .env("PATH", path)
-            .stdout(both.try_clone()?)
-            .stderr(both)
-            .status()?;
+        let log = fs::File::create(&log)?;
+        match &self.guest {
+            Some(guest) => guest.execute(&run, &report, log)?,
+            None => drop(run.stdout(log.try_clone()?).stderr(log).status()?),
+        }
         Ok(report)
     }
+}
+
+/// Where suites run that need another kernel than the host's.
+struct OtherKernel {
+    kernel: Kernel,
+    accelerator: Accelerator,
+}
+
+impl OtherKernel {
+    fn get(word: &str) -> Result<Self> {
+        let (mut kernels, accelerator) = vm::prepare(&[word.to_owned()])?;
+        let kernel = kernels.pop().context("no kernel was prepared")?;
+        Ok(Self {
+            kernel,
+            accelerator,
+        })
+    }
+
+    /// Executes `run` in a guest. What it prints goes to `log`, the file that it leaves at `report`
+    /// to the same path of the host: a guest's own files end with it.
+    fn execute(&self, run: &Command, report: &Path, mut log: fs::File) -> Result<()> {
+        let variables = run.get_envs().filter_map(|(name, value)| {
+            let value = value?.to_string_lossy();
+            Some(format!("export {}={}\n", name.display(), quoted(&value)))
+        });
+        let words: Vec<String> = std::iter::once(run.get_program())
+            .chain(run.get_args())
+            .map(|it| quoted(&it.to_string_lossy()))
+            .collect();
+        let script = format!(
+            "{}{}\necho; echo {}; cat {}",
+            variables.collect::<String>(),
+            words.join(" "),
+            quoted(REPORT),
+            quoted(&report.to_string_lossy()),
+        );
+        let mut lines = None;
+        let mut written = Ok(());
+        let guest = Guest::alone(&self.kernel, self.accelerator, GUEST_LIMIT);
+        let status = guest.run(&script, |line| match &mut lines {
+            None if line == REPORT => lines = Some(String::new()),
+            None => written = writeln!(log, "{line}"),
+            Some(lines) => lines.extend([line, "\n"]),
+        })?;
+        written?;
+        ensure!(status == 0, "the suite has left no report in the guest");
+        fs::write(report, lines.context("no report was printed")?)?;
+        Ok(())
+    }
+}
+
+/// Returns `word` quoted for a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn write_program(path: &Path, text: &str) -> Result<()> {

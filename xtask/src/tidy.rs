@@ -6,6 +6,7 @@ mod gates;
 mod language;
 mod reference_docs;
 mod references;
+mod rings;
 mod source;
 
 use anyhow::{Result, bail};
@@ -32,6 +33,7 @@ pub(crate) fn check() -> Result<()> {
     let metadata = metadata::load()?;
     let mut offences = edges::offences(&metadata);
     offences.extend(gates::offences(&metadata));
+    offences.extend(rings::offences()?);
     offences.extend(source::offences()?);
     offences.extend(docs::offences()?);
     offences.extend(language::offences()?);

@@ -13,7 +13,7 @@ use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac, SettingsFlags};
 
 use crate::access;
 use crate::flow::{self, Terms};
-use crate::flow_cache::Steps;
+use crate::flow_cache::{FlowCache, Steps};
 use crate::fragment;
 use crate::fragment_store::FragmentStore;
 use crate::hostport::{self, flag};
@@ -27,6 +27,10 @@ use crate::work::{Fit, Fragment, Hook, HostportMatch, Work};
 
 /// [`Work::endpoint`]'s interface where the packet is not redirected by us.
 const NOT_REDIRECTED: u32 = 0;
+/// The tag ([`FlowCache::set_skb_tag`]) of replies that the stack forwards unchanged. The stack
+/// keeps it when it reassembles or fragments a packet. The number is the same in all versions, and
+/// none of those that the flow cache uses.
+const FORWARDED: u32 = 0x5646;
 
 /// Looks up the hostport that a pod's packet is for. On a match, [`Work::endpoint`] is the pod that
 /// has it, and [`Work::source`] the address that this pod will see. Without a match,
@@ -200,7 +204,10 @@ pub(crate) fn has_current_pods<E: Node>(node: &E, work: &mut Work, flow: &Flow) 
 /// replies are forwarded unchanged: errors about them need no translation then, and fragments are
 /// translated at the client's veth ([`find_forwarded_reply`]). Requests keep the client's address.
 #[inline(always)]
-pub(crate) fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<Fit> {
+pub(crate) fn check_fit<E: Packet + Node + Shaper + FlowCache>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<Fit> {
     let to = work.endpoint.interface;
     if to == NOT_REDIRECTED || fits(env, work, to) || !is_reported_by_stack(env, work, to) {
         return Ok(Fit::Fits);
@@ -211,6 +218,7 @@ pub(crate) fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work)
         return Ok(Fit::ForwardTranslated);
     }
     address_to_bridge(env, work)?;
+    env.set_skb_tag(FORWARDED);
     Ok(Fit::ForwardUnchanged)
 }
 
@@ -271,8 +279,16 @@ fn fits<E: Packet + Node + Shaper>(env: &E, work: &mut Work, to: u32) -> bool {
 /// Looks up the flow of a fragment that the stack has forwarded to a pod: of a reply that did not
 /// fit ([`check_fit`]). On a hit, [`Work::translated`] is the tuple to write. The packet has been
 /// counted at its sender's veth.
+///
+/// Of two flows between the same ports of two pods, one to a hostport and one to the pod's own
+/// address, one has another source port at the server. A reply of that flow has, after translation,
+/// the tuple of the other flow's replies before it. Where both exist, the tag decides (decision
+/// 115).
 #[inline(always)]
-pub(crate) fn find_forwarded_reply<E: Node + FragmentStore>(node: &mut E, work: &mut Work) -> bool {
+pub(crate) fn find_forwarded_reply<E: Node + FragmentStore + FlowCache>(
+    node: &mut E,
+    work: &mut Work,
+) -> bool {
     const REPLY: u32 = FlowFlags::FROM_POD | FlowFlags::DNAT;
     let Work {
         fragment, headers, ..
@@ -285,6 +301,10 @@ pub(crate) fn find_forwarded_reply<E: Node + FragmentStore>(node: &mut E, work: 
     };
     let flow = node.read(entry);
     if flow.flags & (REPLY | FlowFlags::ORIGINAL) != REPLY || flow::is_stale(node, &flow) {
+        return false;
+    }
+    work.translated = work.headers.tuple.reverse();
+    if node.skb_tag() != FORWARDED && node.flow(&work.translated).is_some() {
         return false;
     }
     work.translated = flow.translated;

@@ -125,7 +125,8 @@ pub fn check_received_policy<E: Packet + Node + FragmentStore>(
 }
 
 /// Parses a packet that a pod receives from bridge or stack, where it may need a translation: ICMP
-/// errors, and fragments. All others are [`Content::Foreign`].
+/// errors of the node, and fragments. All others are [`Content::Foreign`]. Errors of another pod
+/// have been translated at its veth.
 #[inline(always)]
 pub fn parse_received<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Work) -> Content {
     if env.is_tagged() || !parse::may_be_error_or_fragment(env, ETHERNET) {
@@ -134,6 +135,7 @@ pub fn parse_received<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Work
     row_cache::refresh(env, work);
     match parse::frame(env, ETHERNET, &mut work.headers) {
         Ok(Content::Ip) if work.headers.fragment == Fragment::Whole => Content::Foreign,
+        Ok(Content::IcmpError) if !env.is_local(&work.headers.tuple.source) => Content::Foreign,
         Ok(content) => content,
         // The stack has accepted the packet.
         Err(_) => Content::Foreign,
@@ -321,13 +323,19 @@ pub fn try_port_from_pod<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -
 
 /// Returns whether a packet to a hostport, or its reply, fits the link of the receiving pod.
 #[inline(always)]
-pub fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<Fit> {
+pub fn check_fit<E: Packet + Node + Shaper + FlowCache>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<Fit> {
     hostport_from_pod::check_fit(env, work)
 }
 
 /// Looks up the flow of a fragment that the stack has forwarded from a hostport's pod.
 #[inline(always)]
-pub fn find_forwarded_reply<E: Node + FragmentStore>(node: &mut E, work: &mut Work) -> bool {
+pub fn find_forwarded_reply<E: Node + FragmentStore + FlowCache>(
+    node: &mut E,
+    work: &mut Work,
+) -> bool {
     hostport_from_pod::find_forwarded_reply(node, work)
 }
 

@@ -100,12 +100,16 @@ impl Case<'_> {
     }
 }
 
-pub(super) fn is_reset(arrival: &Arrival, case: &Case<'_>) -> bool {
+/// Returns whether a packet is from an address of the node.
+pub(super) fn is_from_node(arrival: &Arrival, case: &Case<'_>) -> bool {
     let gateway = GATEWAYS[usize::from(case.trace.six)];
     let mut own = (0..2).map(|number| node_address(number, case.trace.six));
-    let from_node = arrival.wire.source == gateway || own.any(|it| it == arrival.wire.source);
+    arrival.wire.source == gateway || own.any(|it| it == arrival.wire.source)
+}
+
+pub(super) fn is_reset(arrival: &Arrival, case: &Case<'_>) -> bool {
     arrival.wire.protocol == protocol::TCP
-        && from_node
+        && is_from_node(arrival, case)
         && arrival
             .wire
             .payload

@@ -1,15 +1,21 @@
 //! The differences to netfilter that random traces may show, each with its reason.
 //! docs/masquerade.md lists them.
 
+mod errors;
+
 use abi::protocol;
 use verdict::simulator::frame::flag;
 
-use super::case::{Case, is_from_pod, is_not_of_its_flow, is_reset, is_untranslated};
+use self::errors::{
+    is_error_about_fragment, is_error_about_reset, is_error_of_bystander, is_error_of_no_flow,
+    is_forged_mtu, is_short_quote, is_source_of_nodes_error,
+};
+use super::case::{Case, is_not_of_its_flow, is_reset};
 use super::generate::LARGEST;
-use super::kinds::{FORGED_MTUS, martians};
-use super::replay::Arrival;
+use super::kinds::martians;
+use super::replay::{Arrival, Sent};
 use super::system::Site;
-use super::trace::{Action, Entry, PUBLISHED_PORT, Path, Protocol, Quote, Way};
+use super::trace::{Action, Entry, PUBLISHED_PORT, Path, Protocol, Way};
 
 /// An allowed difference.
 pub(super) struct Difference {
@@ -23,7 +29,7 @@ pub(super) struct Difference {
 }
 
 /// All allowed differences.
-pub(super) static ALL: [Difference; 17] = [
+pub(super) static ALL: [Difference; 19] = [
     Difference {
         name: "the source of a node's own error",
         reason: "a router reports from its own address",
@@ -59,6 +65,18 @@ pub(super) static ALL: [Difference; 17] = [
         reason: "the flow is made with the first packet or fragment",
         ends: true,
         explains: is_beside_unknown,
+    },
+    Difference {
+        name: "fragments between packets of another flow",
+        reason: "the first fragment needs the port, and is not delayed",
+        ends: true,
+        explains: is_order_of_fragments,
+    },
+    Difference {
+        name: "a TCP connection to a pod's own address whose SYN was not seen",
+        reason: "only a SYN shows which pod has opened a connection",
+        ends: true,
+        explains: is_beside_unopened,
     },
     Difference {
         name: "an ICMP error about a later fragment",
@@ -148,24 +166,6 @@ fn is_martian(case: &Case<'_>) -> bool {
         })
 }
 
-/// An error of a pod about a packet of no flow leaves with the pod's address, by netfilter. Viaduct
-/// drops it.
-fn is_error_of_no_flow(case: &Case<'_>) -> bool {
-    let of_pod = |it: &&Arrival| is_untranslated(it, case) && it.wire.quote().is_some();
-    case.ours.is_empty() && case.theirs.iter().all(of_pod)
-}
-
-/// An error of a pod about a packet that was not sent to its address could change the path MTU of
-/// another pod. Netfilter passes it.
-fn is_error_of_bystander(case: &Case<'_>) -> bool {
-    let is_one = |it: &&Arrival| {
-        let quoted = it.text.split_once("about [").unwrap_or_default().1;
-        let to = quoted.split_once(" > ").unwrap_or_default().1;
-        it.text.contains("gets pod ") && !to.is_empty() && !to.starts_with("pod ")
-    };
-    case.ours.is_empty() && case.theirs.iter().all(is_one)
-}
-
 /// The reference's `portmap` masquerades pods that dial a published port with the gateway's
 /// address, and Viaduct does not. So a flow to the pod's own address clashes with one to the port,
 /// and gets another port, by Viaduct only; and errors about such flows go to the client by Viaduct,
@@ -193,24 +193,6 @@ fn is_client_pod(case: &Case<'_>) -> bool {
         && matches!(case.trace.flows[flow].path, Path::Between { .. })
         && case.ours.iter().all(|it| it.text.contains("moved port"))
         && texts(&case.ours) == texts(&case.theirs)
-}
-
-/// A quote of fewer than 8 bytes behind the IP header violates RFC 792. Netfilter drops such an
-/// error about a translated packet. Viaduct leaves it as it is.
-fn is_short_quote(case: &Case<'_>) -> bool {
-    case.theirs.is_empty()
-        && case.actions().any(|it| match it {
-            Action::Error { quote, .. } => match quote {
-                Quote::Received(length) | Quote::Sent(length) | Quote::Fragment { length, .. } => {
-                    *length < 8
-                }
-            },
-            Action::Send { .. } | Action::Martian { .. } => false,
-        })
-        && case
-            .ours
-            .iter()
-            .all(|it| it.wire.quote().is_some() && it.site != Site::World)
 }
 
 /// Connection tracking compares TCP segments with the connection's state and windows. What does
@@ -244,29 +226,6 @@ fn is_invalid_segment(case: &Case<'_>) -> bool {
             .theirs
             .iter()
             .all(|it| is_not_of_its_flow(it, case) || case.is_translated(it, flow, way))
-}
-
-/// An error that quotes a later fragment names a flow if the protocol has no ports. Netfilter
-/// does not translate it.
-fn is_error_about_fragment(case: &Case<'_>) -> bool {
-    let is_later = |it: &&Arrival| {
-        let quote = it.wire.quote();
-        quote.is_some_and(|quote| quote.is_later_fragment())
-    };
-    case.ours.iter().chain(&case.theirs).all(is_later)
-        && case.theirs.iter().all(|it| is_untranslated(it, case))
-}
-
-/// With the RST of a connection, connection tracking forgets it, and drops errors about its packets
-/// from then on.
-fn is_error_about_reset(case: &Case<'_>) -> bool {
-    let was_reset = case.history.iter().any(|sent| sent.flags & flag::RST != 0);
-    let is_error = |it: &&Arrival| {
-        let quote = it.wire.quote();
-        quote.is_some_and(|quote| quote.protocol == protocol::TCP)
-    };
-    let leaves = |it: &&Arrival| is_from_pod(it, case) && is_error(it);
-    was_reset && case.ours.iter().all(is_error) && case.theirs.iter().all(leaves)
 }
 
 /// A protocol without ports has one flow between two addresses at a time. Netfilter drops packets
@@ -323,24 +282,89 @@ fn is_beside_unknown(case: &Case<'_>) -> bool {
             .all(|it| case.is_translated(it, flow, Way::There))
 }
 
-/// An error of the node's stack about a packet to a published port comes from the dialled address,
-/// by netfilter, and from the address that the stack has chosen, by Viaduct.
-fn is_source_of_nodes_error(case: &Case<'_>) -> bool {
-    let without = |it: &&Arrival| it.text.replace("gets node 0:", "gets node 1:");
-    let texts = |all: &[&Arrival]| all.iter().map(without).collect::<Vec<_>>();
-    let mut all = case.ours.iter().chain(&case.theirs);
-    all.all(|it| it.site == Site::World && it.wire.quote().is_some())
-        && texts(&case.ours) == texts(&case.theirs)
+/// Of two clashing flows whose packets arrive interleaved, in fragments, the first one keeps its
+/// port. That is the flow of the first fragment, and by netfilter the one that is complete first.
+fn is_order_of_fragments(case: &Case<'_>) -> bool {
+    let Some((flow, Way::There)) = case.flow() else {
+        return false;
+    };
+    let is_moved = |all: &[&Arrival]| all.iter().all(|it| it.text.contains("moved port"));
+    let has_moved = [is_moved(&case.ours), is_moved(&case.theirs)];
+    let in_fragments = |of_flow: bool| {
+        case.actions().any(|it| match it {
+            Action::Send {
+                flow: of, packet, ..
+            } => (*of == flow) == of_flow && !packet.fragments.is_empty(),
+            Action::Error { .. } | Action::Martian { .. } => false,
+        })
+    };
+    case.actions().count() > 1
+        && case.ours.len() == case.theirs.len()
+        && match has_moved {
+            [false, true] => in_fragments(true),
+            [true, false] => in_fragments(false),
+            [true, true] | [false, false] => false,
+        }
+        && case
+            .ours
+            .iter()
+            .all(|it| case.is_translated(it, flow, Way::There))
+}
+
+/// A segment to a pod's own address makes a flow if it is a SYN. Netfilter also picks up a
+/// connection in the middle. Another flow with its tuple at the server then gets another port.
+fn is_beside_unopened(case: &Case<'_>) -> bool {
+    let Some((flow, Way::There)) = case.flow() else {
+        return false;
+    };
+    let of = case.trace.flows[flow];
+    let is_opened = |other: usize| {
+        let opens = |sent: &Sent| sent.flags & (flag::SYN | flag::ACK) == flag::SYN;
+        case.history
+            .iter()
+            .any(|sent| sent.flow == other && sent.way == Way::There && opens(sent))
+    };
+    let clashes = |other: usize| {
+        let to = case.trace.flows[other];
+        to.protocol == Protocol::Tcp
+            && to.port == of.port
+            && to.path.client() == of.path.client()
+            && to.path.server() == of.path.server()
+            && matches!(
+                to.path,
+                Path::Between {
+                    entry: Entry::Own { .. },
+                    ..
+                }
+            )
+    };
+    let is_moved = |it: &&Arrival| it.text.contains("moved port");
+    (0..case.trace.flows.len()).any(|other| clashes(other) && !is_opened(other))
+        && case.ours.len() == case.theirs.len()
+        && case.theirs.iter().all(is_moved)
+        && case
+            .ours
+            .iter()
+            .all(|it| !is_moved(it) && case.is_translated(it, flow, Way::There))
 }
 
 /// Netfilter gives a flow the port of an earlier flow with the same source, and a port that a
-/// forged packet has taken is not free. Viaduct keeps the pod's own port where it is free.
+/// forged packet has taken is not free. Viaduct keeps the client's own port where it is free, and
+/// drops forged packets.
 fn is_used_again(case: &Case<'_>) -> bool {
     let Some((flow, Way::There)) = case.flow() else {
         return false;
     };
     let is_moved = |it: &&Arrival| it.text.contains("moved port");
-    (case.snat || matches!(case.trace.flows[flow].path, Path::Out { .. }))
+    let (client, _) = case.base.client(&case.trace.flows[flow]);
+    let mut so_far = case.trace.steps[..=case.step]
+        .iter()
+        .flat_map(|step| &step.actions);
+    let is_forged = so_far.any(|it| match it {
+        Action::Martian { source, .. } => martians(case.trace.six)[*source] == client,
+        Action::Send { .. } | Action::Error { .. } => false,
+    });
+    (case.snat || is_forged || matches!(case.trace.flows[flow].path, Path::Out { .. }))
         && case.ours.len() == case.theirs.len()
         && case.theirs.iter().all(is_moved)
         && case.ours.iter().all(|it| !is_moved(it))
@@ -351,7 +375,8 @@ fn is_used_again(case: &Case<'_>) -> bool {
 }
 
 /// A packet with a wrong checksum is invalid for connection tracking: it is not translated, and
-/// makes no flow. Viaduct translates it, and the checksum stays wrong.
+/// makes no flow. Viaduct translates it, and the checksum stays wrong. By netfilter, a reply to it
+/// opens a flow of the pod, from which later packets of the client get another port.
 fn is_corrupt(case: &Case<'_>) -> bool {
     let mut corrupted = case.history.iter().filter(|sent| sent.is_corrupt);
     let Some((flow, way)) = case.flow() else {
@@ -363,9 +388,14 @@ fn is_corrupt(case: &Case<'_>) -> bool {
                 .iter()
                 .all(|it| is_reset(it, case) || is_error(it));
     };
+    let is_moved =
+        |it: &&Arrival| it.text.contains("moved port") && case.is_translated(it, flow, way);
     corrupted.any(|sent| sent.flow == flow)
         && case.ours.iter().all(|it| case.is_translated(it, flow, way))
-        && case.theirs.iter().all(|it| is_not_of_its_flow(it, case))
+        && case
+            .theirs
+            .iter()
+            .all(|it| is_not_of_its_flow(it, case) || way == Way::There && is_moved(it))
 }
 
 /// Netfilter masquerades a flow with the port of another flow's hostport, if no tuple is equal.
@@ -379,23 +409,6 @@ fn has_published_port(case: &Case<'_>) -> bool {
     case.trace.flows[flow].port == PUBLISHED_PORT
         && case.ours.len() == case.theirs.len()
         && case.ours.iter().all(is_moved)
-}
-
-/// The node takes an error that quotes a pod's own address for one about its own packets, and
-/// lowers the path MTU. By netfilter this holds for forwarded IPv6 packets of pods, too, and the
-/// node reports it from its address on the uplink; Viaduct's fast path ignores it, and the stack
-/// reports it from the gateway's address.
-fn is_forged_mtu(case: &Case<'_>) -> bool {
-    let is_too_big = |it: &Arrival| it.wire.payload.first() == Some(&2);
-    let is_forged = |it: &&Arrival| {
-        let mtu = it.wire.payload.get(4..8);
-        is_too_big(it) && FORGED_MTUS.iter().any(|own| mtu == Some(&own[..]))
-    };
-    let is_delivered = |it: &&Arrival| it.of.is_some() || is_forged(it);
-    case.trace.six
-        && !case.theirs.is_empty()
-        && case.theirs.iter().all(is_forged)
-        && case.ours.iter().all(is_delivered)
 }
 
 /// Routers do not fragment IPv6 packets (RFC 8200), so the node reports fragments beyond the MTU

@@ -35,6 +35,11 @@ impl Reassembly {
         let Some(part) = wire.part else {
             return Some(wire);
         };
+        if part.offset == 0 && !part.more {
+            // An atomic fragment belongs to no other one (RFC 6946).
+            let payload = wire.payload.clone();
+            return Some(wire.with_payload(payload));
+        }
         let key = (
             wire.source,
             wire.destination,
@@ -193,6 +198,11 @@ mod tests {
             assert_eq!(complete(&order), Some(LENGTH), "{order:?}");
         }
         assert_eq!(complete(&[(0, 16), (32, 8)]), None);
+    }
+
+    #[test]
+    fn an_atomic_fragment_is_a_packet_of_its_own() {
+        assert_eq!(complete(&[(0, 16), (0, LENGTH)]), Some(LENGTH));
     }
 
     #[test]

@@ -262,7 +262,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..=250).cycle().take(length).collect()
 }
 
-fn abi(address: IpAddr) -> Address {
+pub(crate) fn abi(address: IpAddr) -> Address {
     match address {
         IpAddr::V4(v4) => Address::v4(v4.octets()),
         IpAddr::V6(v6) => Address::v6(v6.octets()),

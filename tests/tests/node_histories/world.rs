@@ -13,7 +13,8 @@ use model::{
     AttachmentKey, Bandwidth, BridgeOptions, HairpinMode, Intent, Limit, ManagedLink, Network,
     PortMapping, Prefixes, Protocol, RangeSet, Requested, ShapedSubnets,
 };
-use planner::{Entry, EntryKey, Observed, Refusal, Scope, Step};
+use planner::Refusal;
+use steps::{Entry, EntryKey, Observed, Scope, Step};
 use store::Store;
 
 use crate::event::{Damage, Event, PODS};

@@ -15,7 +15,7 @@ pub(crate) fn admit(settings: &InterfaceSettings) -> Result<(), Error> {
     if settings.sysctls.is_empty() {
         return Ok(());
     }
-    match small_files::read(FILE) {
+    match ipam::small_files::read(FILE) {
         Ok(text) => check(&text, settings.sysctls.keys().map(String::as_str)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io(format!("{FILE}: {error}"))),

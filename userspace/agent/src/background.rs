@@ -9,8 +9,8 @@ use kernel::{Change, Changes, RuleChanges};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use crate::app::App;
 use crate::clock;
-use crate::requests::App;
 
 /// Interval between two sweeps of the flow table.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);

@@ -7,10 +7,11 @@ use cni::{ChainedRequest, Command, Error, Plugin, PluginRequest, PluginResult};
 use engine::{ChainedUpdate, FirewallUpdate, GcScope, Tune};
 use model::{IfName, IngressPolicy, InterfaceSettings, NetnsPath, PortMapping};
 
+use crate::app::App;
 use crate::failure::Failure;
 use crate::limits::log_placeholder_burst;
 use crate::readiness::readiness;
-use crate::requests::{App, port_binder};
+use crate::requests::port_binder;
 use crate::tuning_backup::BackupFile;
 use crate::{allowlist, clock};
 

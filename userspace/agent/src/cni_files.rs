@@ -35,7 +35,7 @@ impl Directories {
         let configured = self.configurations.as_deref();
         let directory = configured.unwrap_or(Path::new(CONFIGURATIONS));
         let is_wanted = |name: &str| FileKind::of_name(name).is_some();
-        let files = small_files::read_directory(directory, is_wanted)
+        let files = ipam::small_files::read_directory(directory, is_wanted)
             .unwrap_or_default()
             .into_iter()
             .map(|(name, text)| ConfigurationFile { name, text });

@@ -23,6 +23,7 @@ pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 
 mod file;
 mod merge;
+mod reload_rules;
 mod values;
 
 /// Name of the default network in records and in the API.
@@ -32,7 +33,7 @@ const DEFAULT_NETWORK: &str = "default";
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(
     name = "viaductd",
-    version = crate::view::VERSION,
+    version = crate::version::VERSION,
     about = "Viaduct's node agent: container bridge networking in eBPF"
 )]
 #[expect(
@@ -306,64 +307,6 @@ impl Config {
                 ..model::BridgeOptions::default()
             },
         }
-    }
-
-    /// Returns the keys that differ in `wanted` and take effect only at the next start of the
-    /// agent.
-    pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
-        let keys = [
-            ("socket", self.socket != wanted.socket),
-            (
-                "sandbox, read-only-socket, socket-group",
-                self.access != wanted.access,
-            ),
-            ("state-dir", self.state_dir != wanted.state_dir),
-            ("bpffs", self.bpffs != wanted.bpffs),
-            ("cgroup", self.cgroup != wanted.cgroup),
-            ("bridge", self.bridge != wanted.bridge),
-            ("pod-cidr-file", self.pod_cidr_file != wanted.pod_cidr_file),
-            ("mtu", self.mtu != wanted.mtu),
-            ("kubenet", self.kubenet != wanted.kubenet),
-            (
-                "direct-access, internal",
-                self.network_access != wanted.network_access,
-            ),
-            ("flow-table-size", self.flow_entries != wanted.flow_entries),
-            ("shaper", self.shaper != wanted.shaper),
-            ("*-default, *-ceiling", self.limits != wanted.limits),
-            (
-                "datapath-object",
-                self.datapath_object != wanted.datapath_object,
-            ),
-            (
-                "cni-conf-dir, cni-bin-dir",
-                self.installation != wanted.installation,
-            ),
-        ];
-        keys.into_iter()
-            .filter(|(_, differs)| *differs)
-            .map(|(key, _)| key)
-            .collect()
-    }
-
-    /// Adopts the values of `wanted`, except those of the keys that need a restart.
-    pub(crate) fn adopt_reloadable(&mut self, wanted: Self) {
-        let kept = std::mem::replace(self, wanted);
-        self.socket = kept.socket;
-        self.access = kept.access;
-        self.state_dir = kept.state_dir;
-        self.bpffs = kept.bpffs;
-        self.cgroup = kept.cgroup;
-        self.bridge = kept.bridge;
-        self.pod_cidr_file = kept.pod_cidr_file;
-        self.mtu = kept.mtu;
-        self.kubenet = kept.kubenet;
-        self.network_access = kept.network_access;
-        self.shaper = kept.shaper;
-        self.limits = kept.limits;
-        self.flow_entries = kept.flow_entries;
-        self.datapath_object = kept.datapath_object;
-        self.installation = kept.installation;
     }
 
     fn from_keys(keys: Keys) -> Result<Self> {

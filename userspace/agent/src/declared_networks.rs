@@ -8,8 +8,8 @@ use engine::EngineError;
 use model::Network;
 use planner::DeclaredNetworks;
 
+use crate::app::App;
 use crate::failure::Failure;
-use crate::requests::App;
 
 impl App {
     /// Sets the bridges and subnets that networks of CNI configurations may use.

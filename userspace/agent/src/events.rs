@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use api::{Event, EventOutcome};
 use engine::{Degraded, Handle, Item, Outcome, Report};
-use futures_util::Stream;
-use futures_util::stream;
+use futures_util::{Stream, stream};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -10,6 +10,9 @@ use axum::response::{IntoResponse, Response};
 use engine::EngineError;
 use planner::Category;
 
+/// CNI's error code 3, "container unknown"; used by the API, and never returned for a CNI command.
+pub(crate) const UNKNOWN_CONTAINER: u32 = 3;
+
 /// The error of a request, with its CNI error code.
 #[derive(Debug)]
 pub(crate) struct Failure(cni::Error);
@@ -144,6 +147,8 @@ pub(crate) fn read_only(method: &Method, uri: &Uri) -> Response {
 mod tests {
     use planner::Refusal;
 
+    use ipam::AddressRefusal;
+
     use super::*;
 
     fn code(error: EngineError) -> u32 {
@@ -155,14 +160,19 @@ mod tests {
         assert_eq!(code(EngineError::QueueFull), 11);
         assert_eq!(code(EngineError::Stopped), 11);
         let network = "net".parse().unwrap();
-        assert_eq!(code(Refusal::NoRanges { network }.into()), 11);
+        assert_eq!(
+            code(Refusal::Address(AddressRefusal::NoRanges { network }).into()),
+            11
+        );
     }
 
     /// behaviour R10: users search for this message.
     #[test]
     fn an_exhausted_pool_is_reported_in_host_locals_words() {
         let set = "10.1.0.2-10.1.0.254".to_owned();
-        let failure = Failure::from(EngineError::from(Refusal::Exhausted { set }));
+        let failure = Failure::from(EngineError::from(Refusal::Address(
+            AddressRefusal::Exhausted { set },
+        )));
         assert_eq!(failure.0.code, 100);
         assert_eq!(
             failure.0.msg,

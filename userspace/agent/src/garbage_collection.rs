@@ -7,10 +7,10 @@ use cni::{Error, GcRequest};
 use engine::GcScope;
 use model::{ContainerId, IfName};
 
+use crate::app::App;
 use crate::events::NewEvent;
 use crate::failure::Failure;
 use crate::leases::{HostLocalLeases, is_valid_owner};
-use crate::requests::App;
 
 impl App {
     /// Removes attachments that are not in the runtime's list and whose namespace is gone; with

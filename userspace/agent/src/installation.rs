@@ -5,10 +5,9 @@
 //! are reported and left.
 
 use std::ffi::OsStr;
-use std::fmt;
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use serde_json::Value;
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use cni::{Error, Header};
-use lease_files::{LeaseFolder, Owner};
+use ipam::lease_files::{self, LeaseFolder, Owner};
 use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent};
 
 use crate::foreign_files::FileAccess;

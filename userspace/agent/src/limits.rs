@@ -10,11 +10,11 @@ use cni::{Error, RequestedLimits};
 use engine::{LimitChange, LimitUpdate};
 use kernel::{Measured, PodCounters};
 use model::{Attachment, AttachmentKey, Bandwidth, Limit, Record, ShapedSubnets};
-use planner::Shape;
+use steps::Shape;
 
-use crate::failure::Failure;
+use crate::app::App;
+use crate::failure::{Failure, UNKNOWN_CONTAINER};
 use crate::rates::Rates;
-use crate::requests::{App, UNKNOWN_CONTAINER};
 
 /// Text of a rate for "no limit".
 const NONE: &str = "none";
@@ -161,7 +161,7 @@ pub(crate) fn view(
 }
 
 fn one(limit: Limit, shaped: Option<&abi::Shaped>) -> LimitView {
-    let Shape { rate, burst } = Shape::of(limit);
+    let Shape { rate, burst } = planner::token_bucket(limit);
     let shaped = shaped.copied().unwrap_or_default();
     LimitView {
         rate,

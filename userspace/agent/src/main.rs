@@ -6,6 +6,7 @@
 
 mod allowlist;
 mod answers;
+mod app;
 mod background;
 mod body;
 mod chained;
@@ -41,11 +42,13 @@ mod sandbox;
 mod server;
 mod service_manager;
 mod socket;
+mod spool;
 mod start;
 mod stuck_engine;
 mod telemetry;
 mod tuning_backup;
 mod uninstall;
+mod version;
 mod view;
 mod write_timeout;
 
@@ -62,19 +65,18 @@ use clap::Parser;
 use kernel::RuleReader;
 
 use crate::answers::AnswerMemory;
+use crate::app::App;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
 use crate::foreign_files::FileAccess;
 use crate::installation::Installation;
 use crate::instance_lock::InstanceLock;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, Reload};
 use crate::metrics::Metrics;
-use crate::reload::Reload;
-use crate::replay::SpoolReplay;
-use crate::requests::App;
 use crate::server::{Listeners, WatchedFiles};
 use crate::socket::{ListenAddress, ReadOnlyListener};
+use crate::spool::SpoolReplay;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
 

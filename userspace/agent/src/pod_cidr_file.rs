@@ -39,7 +39,7 @@ async fn follow(path: PathBuf, mut changes: mpsc::Receiver<()>, handle: Handle) 
 }
 
 fn read(path: &Path) -> Option<String> {
-    match small_files::read(path) {
+    match ipam::small_files::read(path) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => {

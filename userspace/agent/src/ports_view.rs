@@ -6,10 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use api::{PortReservationView, PortView};
 use engine::Ports;
 use model::{PortMapping, Protocol, Record};
-use planner::{
-    FlowKind, LiveFlow, PortReservation, PortReservations, ReservedBy, mapping_reservations,
-    standby_reservations,
-};
+use planner::{mapping_reservations, standby_reservations};
+use steps::{FlowKind, LiveFlow, PortReservation, PortReservations, ReservedBy};
 
 use crate::view;
 

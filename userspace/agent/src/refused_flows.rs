@@ -9,8 +9,8 @@ use api::EventOutcome;
 use kernel::Measured;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::app::App;
 use crate::events::NewEvent;
-use crate::requests::App;
 
 /// Interval between two reads of the counters.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);

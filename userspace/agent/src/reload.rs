@@ -3,40 +3,18 @@
 //! Only keys that changed since the last load are applied, so that settings made over the socket
 //! stay in effect as long as their key does not change. An error is reported and changes nothing.
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use api::EventOutcome;
 use engine::ConfigChange;
 
-use crate::clock;
-use crate::config::{Config, Options};
-use crate::requests::App;
-use crate::telemetry::{self, LogLevel};
-
-/// The configuration in effect, and the options to load it again.
-#[derive(Debug)]
-pub(crate) struct Reload {
-    options: Options,
-    config: Config,
-    log_level: LogLevel,
-}
-
-/// Result of a reload.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reloaded {
-    /// Changed keys that are in effect.
-    pub(crate) applied: Vec<&'static str>,
-    /// Changed keys that take effect at the next start.
-    pub(crate) needs_restart: Vec<&'static str>,
-}
+use crate::app::App;
+use crate::config::Config;
+use crate::events::NewEvent;
+use crate::lifecycle::{Reload, Reloaded};
+use crate::service_manager::{self, Notification};
+use crate::{clock, telemetry};
 
 impl Reload {
-    pub(crate) fn new(options: Options, config: Config, log_level: LogLevel) -> Self {
-        Self {
-            options,
-            config,
-            log_level,
-        }
-    }
-
     /// Loads the configuration again and applies what changed.
     pub(crate) async fn run(&mut self, app: &App) -> Result<Reloaded> {
         // All that can be wrong with the file is checked before anything is applied; the engine
@@ -44,7 +22,7 @@ impl Reload {
         let wanted = self.config.load_again(self.options.clone())?;
         let filter = telemetry::parse_filter(&wanted.log_level)?;
         let change = change(&self.config, &wanted);
-        let applied = applied_keys(&change, &self.config, &wanted);
+        let applied = self.config.reloadable(&wanted);
         if change != ConfigChange::default() {
             app.handle.configure(change, clock::now()).await?;
         }
@@ -57,6 +35,46 @@ impl Reload {
             applied,
             needs_restart,
         })
+    }
+}
+
+impl App {
+    /// Reloads the configuration. The service manager, log and events show the result.
+    pub(crate) async fn reload(&self) -> Result<Reloaded> {
+        let mut reload = self.lifecycle.reload.lock().await;
+        let reload = reload
+            .as_mut()
+            .ok_or_else(|| anyhow!("the agent has no configuration to reload"))?;
+        service_manager::notify(Notification::Reloading);
+        let result = reload.run(self).await;
+        match &result {
+            Ok(reloaded) => self.report_reload(reloaded),
+            Err(error) => {
+                tracing::error!("reload failed, configuration unchanged: {error:#}");
+                let why = format!("{error:#}");
+                let line = format!("reload failed, configuration unchanged: {why}");
+                self.events
+                    .emit(NewEvent::new("reload", "agent", EventOutcome::Failed, why));
+                service_manager::notify(Notification::Status(&line));
+            }
+        }
+        // Before the request is answered: a client may be the ExecReload= of the service manager.
+        service_manager::notify(Notification::Ready);
+        result
+    }
+
+    fn report_reload(&self, reloaded: &Reloaded) {
+        tracing::info!(keys = ?reloaded.applied, "configuration reloaded: changed keys are in effect");
+        if !reloaded.needs_restart.is_empty() {
+            tracing::warn!(
+                keys = ?reloaded.needs_restart,
+                "configuration reloaded: changed keys need a restart of the agent"
+            );
+        }
+        let keys = reloaded.applied.join(", ");
+        self.events
+            .emit(NewEvent::new("reload", "agent", EventOutcome::Done, keys));
+        service_manager::notify(Notification::Status("configuration reloaded"));
     }
 }
 
@@ -77,31 +95,4 @@ fn change(before: &Config, wanted: &Config) -> ConfigChange {
 
 fn differs<T: Clone + PartialEq>(before: &T, wanted: &T) -> Option<T> {
     (before != wanted).then(|| wanted.clone())
-}
-
-/// Returns the changed keys that take effect without a restart.
-fn applied_keys(change: &ConfigChange, before: &Config, wanted: &Config) -> Vec<&'static str> {
-    let keys = [
-        ("pod-cidr", change.pod_cidrs.is_some()),
-        ("hairpin-mode", change.hairpin.is_some()),
-        ("non-masquerade-cidr", change.non_masquerade.is_some()),
-        ("uplink", change.uplinks.is_some()),
-        ("egress-address", change.egress.is_some()),
-        ("bypass-netfilter", change.bypass.is_some()),
-        ("forwarding", change.forwarding.is_some()),
-        ("xdp-guard", change.xdp_prefilter.is_some()),
-        (
-            "hostport-annotation",
-            before.hostport_annotation != wanted.hostport_annotation,
-        ),
-        (
-            "declared-bridge, declared-subnet",
-            before.declared != wanted.declared,
-        ),
-        ("log-level", before.log_level != wanted.log_level),
-    ];
-    keys.into_iter()
-        .filter(|(_, differs)| *differs)
-        .map(|(key, _)| key)
-        .collect()
 }

@@ -1,27 +1,11 @@
 //! Replay of spooled DELs, which arrived while no agent ran: executed before the addresses and
 //! ports that they free can be assigned again.
 
-use api::{CniRequest, EventOutcome, Spool, Spooled, TRY_AGAIN_LATER};
+use api::{CniRequest, EventOutcome, Spooled, TRY_AGAIN_LATER};
 use cni::Command;
-use tokio::sync::Mutex;
 
+use crate::app::App;
 use crate::events::NewEvent;
-use crate::requests::App;
-
-/// The spool, and a lock for its execution: an ADD must wait for the end of a running replay, or a
-/// DEL of it could remove what the ADD has created.
-#[derive(Debug)]
-pub(crate) struct SpoolReplay {
-    spool: Spool,
-    lock: Mutex<()>,
-}
-
-impl SpoolReplay {
-    pub(crate) fn of(spool: Spool) -> Self {
-        let lock = Mutex::new(());
-        Self { spool, lock }
-    }
-}
 
 impl App {
     /// Executes all spooled DELs. Those that fail with code 11 stay in the spool.

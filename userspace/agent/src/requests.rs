@@ -2,8 +2,8 @@
 //! Independent of socket and HTTP paths.
 
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use api::{AttachmentView, CniRequest, EventOutcome};
@@ -11,62 +11,23 @@ use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease, Header,
     Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
-use engine::{AttachedPods, Handle, Uninstalled};
-use kernel::RuleReader;
+use engine::{AttachedPods, Uninstalled};
 use model::{
     Attachment, Cidr, HairpinMode, IfName, InvalidName, Mac, NetnsPath, Network, NetworkName,
     PortMapping,
 };
-use planner::DeclaredNetworks;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::spawn_blocking;
 use tracing::Instrument as _;
 
-use crate::answers::AnswerMemory;
-use crate::body::RequestMemory;
-use crate::events::{Events, NewEvent};
-use crate::failure::Failure;
-use crate::flows::FlowSource;
-use crate::foreign_files::FileAccess;
-use crate::installation::{self, Installation};
+use crate::app::App;
+use crate::events::NewEvent;
+use crate::failure::{Failure, UNKNOWN_CONTAINER};
 use crate::leases::{HostLocalLeases, read_all_into};
-use crate::lifecycle::Lifecycle;
 use crate::limits::log_placeholder_burst;
-use crate::metrics::Metrics;
-use crate::rates::RateSampler;
 use crate::readiness::readiness;
-use crate::replay::SpoolReplay;
-use crate::start::Features;
-use crate::uninstall::InstalledFiles;
-use crate::{clock, config, pod_cidrs, view};
-
-/// CNI's error code 3, "container unknown"; used by the API, and never returned for a CNI command.
-pub(crate) const UNKNOWN_CONTAINER: u32 = 3;
-
-/// State that all request handlers share.
-#[derive(Debug)]
-pub(crate) struct App {
-    pub(crate) handle: Handle,
-    /// Key of the pod annotation with port mappings.
-    pub(crate) hostport_annotation: RwLock<Option<String>>,
-    /// Bridges and subnets that networks of CNI configurations may use.
-    pub(crate) declared_networks: RwLock<DeclaredNetworks>,
-    pub(crate) request_memory: RequestMemory,
-    pub(crate) answers: AnswerMemory,
-    pub(crate) file_access: FileAccess,
-    pub(crate) started: Instant,
-    pub(crate) flows: FlowSource,
-    pub(crate) rules: RuleReader,
-    pub(crate) features: Features,
-    pub(crate) replay: SpoolReplay,
-    pub(crate) installed_files: InstalledFiles,
-    pub(crate) installation: Installation,
-    pub(crate) events: Arc<Events>,
-    pub(crate) metrics: Metrics,
-    pub(crate) rate_sampler: RateSampler,
-    pub(crate) lifecycle: Lifecycle,
-}
+use crate::{clock, config, installation, pod_cidrs, view};
 
 /// Query parameters that locate a container without a record.
 #[derive(Debug, Default, Deserialize)]
@@ -91,7 +52,7 @@ impl NamespaceQuery {
 pub(crate) fn port_binder(client: Option<u32>, ports: &[PortMapping]) -> Option<u32> {
     client
         .filter(|_| !ports.is_empty())
-        .and_then(kernel::binding_runtime)
+        .and_then(|pid| planner::binding_runtime(&kernel::ancestors(pid)))
 }
 
 impl App {
@@ -351,7 +312,10 @@ impl App {
             && let Err(error) = leases.write(&attachment).await
         {
             // The lease files are no part of the engine's transaction: undo the ADD here.
-            self.handle.del(attachment.key).await?;
+            let key = attachment.key;
+            if let Err(left) = self.handle.del(key.clone()).await {
+                tracing::warn!(%key, error = %left, "cannot remove the attachment of a failed ADD; the DEL removes it");
+            }
             return Err(error.into());
         }
         let outcome = Outcome {
@@ -383,7 +347,7 @@ impl App {
             return Ok(own);
         };
         let file = path.clone();
-        let read = move || small_files::read(file);
+        let read = move || ipam::small_files::read(file);
         let read = self.file_access.run("ipam.resolvConf", &path, read).await?;
         let failed = |error| Error::io(format!("ipam.resolvConf: {}: {error}", path.display()));
         Ok(own.or(Dns::of_resolv_conf(&read.map_err(failed)?)))

@@ -22,9 +22,10 @@ use model::Cidr;
 use serde::Deserialize;
 use tokio::sync::watch;
 
+use crate::app::App;
 use crate::connections::{PeerProcess, STOPPING};
 use crate::failure::{Failure, no_such_path, read_only};
-use crate::requests::{App, NamespaceQuery};
+use crate::requests::NamespaceQuery;
 use crate::{flows, metrics, ports_view, uninstall as uninstallation, view};
 
 type Answer<T> = Result<Json<T>, Failure>;

@@ -6,9 +6,8 @@
 mod capabilities;
 mod system_calls;
 
-use std::fmt;
-use std::fs;
 use std::str::FromStr;
+use std::{fmt, fs};
 
 use anyhow::{Context as _, Result, bail};
 

@@ -9,15 +9,14 @@ use api::EventOutcome;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::app::App;
 use crate::cni_files::Directories;
 use crate::config::Config;
 use crate::events::{self, NewEvent};
-use crate::requests::App;
 use crate::service_manager::{self, Notification};
 use crate::socket::{ListenAddress, ReadOnlyListener, Socket};
 use crate::{
     background, clock, cni_files, connections, pod_cidr_file, refused_flows, routes, stuck_engine,
-    view,
 };
 
 /// Files of other software that the agent follows.
@@ -59,7 +58,8 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
     if let Some(file) = files.pod_cidr_file {
         pod_cidr_file::watch(file, app.handle.clone())?;
     }
-    let happened = |action| NewEvent::new(action, "agent", EventOutcome::Done, view::VERSION);
+    let happened =
+        |action| NewEvent::new(action, "agent", EventOutcome::Done, crate::version::VERSION);
     app.events.emit(happened("start"));
     tokio::spawn(events::follow_reports(
         app.handle.clone(),

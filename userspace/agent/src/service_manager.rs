@@ -100,7 +100,7 @@ mod tests {
     use engine::{Engine, Settings};
     use kernel::fake::Fake;
     use kernel::{Kernel, Measured, ObserveError, StepError};
-    use planner::{Observed, Scope, Step};
+    use steps::{Observed, Scope, Step};
     use store::Store;
     use tokio::time::timeout;
 

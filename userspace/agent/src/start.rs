@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::{Context, Error, Result};
 use engine::{Engine, Settings};
 use kernel::{Feature, Host, HostOptions, Kernel, NodeCgroup};
-use planner::Scope;
+use steps::Scope;
 use store::{Store, StoreError};
 
 use crate::config::Config;
@@ -87,7 +87,7 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         flow_entries,
     })?;
     for (hook, reason) in host.unavailable() {
-        let lost = if *hook == planner::SocketHook::Pace {
+        let lost = if *hook == steps::SocketHook::Pace {
             "bandwidth limits do not pace sockets"
         } else {
             "processes of the node do not reach all hostports"

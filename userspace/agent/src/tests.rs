@@ -18,18 +18,18 @@ use clap::Parser;
 use engine::{Background, Engine, Settings};
 use kernel::RuleReader;
 use kernel::fake::Fake;
-use planner::FlowTable;
 use serde_json::{Value, json};
+use steps::FlowTable;
 use store::Store;
 use tempfile::TempDir;
 
 use crate::answers::AnswerMemory;
+use crate::app::App;
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
 use crate::foreign_files::FileAccess;
-use crate::replay::SpoolReplay;
-use crate::requests::App;
+use crate::spool::SpoolReplay;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
 use crate::{connections, routes};
@@ -443,7 +443,7 @@ fn non_masquerade_cidrs_can_change_while_the_agent_runs() {
     assert_eq!(get(), ["192.0.2.0/24", "::/0"]);
     let of = |text: &str| {
         let entries = agent.fake.snapshot().entries;
-        let key = planner::EntryKey::Prefix(text.parse().unwrap());
+        let key = steps::EntryKey::Prefix(text.parse().unwrap());
         entries.get(&key).map(ToString::to_string)
     };
     assert_eq!(of("192.0.2.0/24").as_deref(), Some("not masqueraded"));

@@ -129,12 +129,12 @@ fn write(path: &Path, backup: &Backup) -> io::Result<()> {
             .mode(0o700)
             .create(folder)?;
     }
-    small_files::write(path, 0o600, &serde_json::to_vec_pretty(backup)?)
+    ipam::small_files::write(path, 0o600, &serde_json::to_vec_pretty(backup)?)
 }
 
 fn read(path: &Path) -> io::Result<Backup> {
     path.parent().map_or(Ok(()), make_searchable)?;
-    let text = small_files::read_up_to(path, MAX_BYTES)?;
+    let text = ipam::small_files::read_up_to(path, MAX_BYTES)?;
     Ok(serde_json::from_str(&text)?)
 }
 

@@ -14,18 +14,12 @@ use engine::{
 };
 use kernel::{Feature, Measured, PodCounters};
 use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record, State};
-use planner::{DefaultState, PodSide};
+use planner::DefaultState;
+use steps::PodSide;
 
-use crate::limits;
 use crate::rates::Rates;
-use crate::sandbox;
-
-/// Version of this build: the value of `VIADUCT_VERSION` at build time, for packagers, else the
-/// crate's version.
-pub(crate) const VERSION: &str = match option_env!("VIADUCT_VERSION") {
-    Some(version) => version,
-    None => env!("CARGO_PKG_VERSION"),
-};
+use crate::version::VERSION;
+use crate::{limits, sandbox};
 
 /// Returns the versions of the agent and of its interfaces.
 fn version() -> Version {

@@ -10,11 +10,9 @@ use std::collections::BTreeSet;
 use model::PortMapping;
 
 use crate::json::{Node, Object, parse_text};
-use crate::runtime::port_mapping;
+use crate::port_mapping::port_mapping;
+use crate::values::CAPABILITY;
 use crate::{AddRequest, Error};
-
-/// The capability with which runtimes pass pod annotations.
-pub(crate) const CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
 impl AddRequest {
     /// Adds the ports of the pod annotation `key` to those of the runtime. Without the annotation

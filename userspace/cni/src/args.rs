@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use model::{Mac, PodName};
 
 use crate::Error;
-use crate::runtime::{RequestedAddress, parse_address, parse_mac, parse_requested_address};
+use crate::values::{RequestedAddress, parse_address, parse_mac, parse_requested_address};
 
 /// The arguments that Viaduct evaluates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

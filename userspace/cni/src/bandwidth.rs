@@ -18,8 +18,8 @@ use std::num::NonZeroU64;
 use model::{Bandwidth, Cidr, Limit, LimitPolicy, Prefixes, Rates, ShapedSubnets};
 
 use crate::Error;
-use crate::annotation::CAPABILITY;
 use crate::json::Object;
+use crate::values::CAPABILITY;
 
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";

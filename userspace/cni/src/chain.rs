@@ -15,11 +15,12 @@ use model::{
 
 use crate::args::{Args, pod_of};
 use crate::bandwidth::{self, RequestedLimits};
+use crate::check_version::check_version;
 use crate::config::Header;
 use crate::environment::{Command, Environment, variable};
 use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
-use crate::request::check_version;
+use crate::values::ingress_policy;
 use crate::{Error, Plugin, PluginResult, RuntimeArgs, tuning, unsupported};
 
 /// Default of tuning's `dataDir`.
@@ -271,17 +272,6 @@ fn admin_chain(config: &Object<'_>) -> Result<String, Error> {
         return Err(node.invalid(format_args!("{name:?} is no name of an iptables chain")));
     }
     Ok(name.to_owned())
-}
-
-/// Parses `ingressPolicy` of the firewall plugin.
-pub(crate) fn ingress_policy(config: &Object<'_>) -> Result<Option<IngressPolicy>, Error> {
-    let Some(node) = config.get("ingressPolicy") else {
-        return Ok(None);
-    };
-    let policy = node.text()?.parse();
-    policy
-        .map(Some)
-        .map_err(|error| node.invalid(format_args!("unrecognized ingress policy: {error}")))
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use model::IfName;
 use serde_json::{Map, Value};
 
-use crate::annotation::CAPABILITY;
 use crate::json::{self as text, Object};
 use crate::selection::{ANNOTATION, Selection, selections};
+use crate::values::CAPABILITY;
 use crate::{Error, FileKind, NetworkList};
 
 /// Default of `delegateDir`: the directory of networks that an annotation names.

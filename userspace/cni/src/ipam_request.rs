@@ -10,12 +10,12 @@ use model::{Assigned, AttachmentKey, HairpinMode, Network, Route};
 use serde_json::json;
 
 use crate::args::Args;
+use crate::check_version::check_version;
 use crate::config::Header;
 use crate::environment::{Command, Environment};
 use crate::gc::{ValidAttachment, valid_attachments};
 use crate::intent::{check_ranges, default_bridge};
 use crate::json::{self, Object};
-use crate::request::check_version;
 use crate::{Dns, Error, Ipam, PluginResult, RuntimeArgs};
 
 /// A request to host-local, for any command but VERSION.

@@ -11,7 +11,7 @@ use model::{Attachment, Cidr};
 
 use crate::Error;
 use crate::json::{Node, Object};
-use crate::runtime::parse_address;
+use crate::values::parse_address;
 
 /// The parts of CHECK's `prevResult` that are compared with the attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

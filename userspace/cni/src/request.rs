@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use model::{AttachmentKey, ContainerId, IfName, NetnsPath, NetworkName};
 
 use crate::args::Args;
+use crate::check_version::check_version;
 use crate::config::{Config, Header};
 use crate::environment::{Command, Environment, variable};
 use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
 use crate::{
-    ChainedRequest, Error, ForeignLease, Plugin, PluginResult, PrevResult, RuntimeArgs, Version,
-    selection,
+    ChainedRequest, Error, ForeignLease, Plugin, PluginResult, PrevResult, RuntimeArgs, selection,
 };
 
 /// A well-formed request. VERSION has no variant: it reads no configuration, see
@@ -224,22 +224,6 @@ fn target(environment: &Environment, header: Header) -> Result<Target, Error> {
         container_id: environment.container_id()?,
         ifname: environment.ifname()?,
     })
-}
-
-/// Fails if the configuration's version does not have the command (behaviour S5).
-pub fn check_version(command: Command, version: Version) -> Result<(), Error> {
-    let (name, since) = match command {
-        Command::Check => ("CHECK", Version::V0_4_0),
-        Command::Gc => ("GC", Version::V1_1_0),
-        Command::Status => ("STATUS", Version::V1_1_0),
-        Command::Add | Command::Del | Command::Version => return Ok(()),
-    };
-    if version >= since {
-        return Ok(());
-    }
-    Err(Error::incompatible_version(format!(
-        "config version does not allow {name}: {version} is older than {since}"
-    )))
 }
 
 #[cfg(test)]

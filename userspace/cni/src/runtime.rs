@@ -6,16 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::num::NonZeroU16;
 
-use model::{InterfaceAddress, Mac, PodName, PortMapping, Protocol, RangeSet};
+use model::{InterfaceAddress, Mac, PodName, PortMapping, RangeSet};
 
 use crate::Error;
-use crate::annotation::CAPABILITY;
 use crate::args::Args;
 use crate::bandwidth::{self, RequestedLimits};
-use crate::ipam::{range_set, single_range};
 use crate::json::Object;
+use crate::port_mapping::port_mapping;
+use crate::ranges::{range_set, single_range};
+use crate::values::{CAPABILITY, RequestedAddress, parse_mac, parse_requested_address};
 
 /// The settings that a runtime passes for one attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,16 +38,6 @@ pub struct RuntimeArgs {
     pub limits: RequestedLimits,
     /// The pod's annotations, if the runtime passes them; keys are in lower case.
     pub annotations: BTreeMap<String, String>,
-}
-
-/// A requested address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestedAddress {
-    /// The address.
-    pub address: IpAddr,
-    /// The prefix length of its subnet, if given. Static addresses need it; for ranges it is
-    /// ignored.
-    pub prefix_len: Option<u8>,
 }
 
 impl RuntimeArgs {
@@ -152,53 +142,4 @@ fn annotations(runtime: &Object<'_>) -> Result<BTreeMap<String, String>, Error> 
     Ok(texts
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect())
-}
-
-pub(crate) fn port_mapping(mapping: &Object<'_>) -> Result<PortMapping, Error> {
-    Ok(PortMapping {
-        host_port: port(mapping, "hostPort", "host")?,
-        container_port: port(mapping, "containerPort", "container")?,
-        // TCP is Kubernetes' default.
-        protocol: mapping.parsed("protocol")?.unwrap_or(Protocol::Tcp),
-        host_address: mapping.parsed("hostIP")?,
-    })
-}
-
-/// Parses a port; error texts are portmap's (behaviour R12).
-fn port(mapping: &Object<'_>, key: &str, which: &str) -> Result<NonZeroU16, Error> {
-    let number = mapping.number(key)?.unwrap_or_default();
-    let port = u16::try_from(number).ok().and_then(NonZeroU16::new);
-    port.ok_or_else(|| {
-        Error::invalid_config(format!("Invalid {which} port number: {number}"))
-            .with_details(mapping.path_of(key))
-    })
-}
-
-/// Parses an address, with or without prefix length.
-pub(crate) fn parse_requested_address(text: &str) -> Result<RequestedAddress, String> {
-    let alone = text.parse().ok().map(|address| RequestedAddress {
-        address,
-        prefix_len: None,
-    });
-    let with_length = || {
-        let own = text.parse::<InterfaceAddress>().ok()?;
-        Some(RequestedAddress {
-            address: own.address,
-            prefix_len: Some(own.prefix_len),
-        })
-    };
-    alone
-        .or_else(with_length)
-        .ok_or_else(|| format!("invalid IP address {text:?}"))
-}
-
-/// Parses an address as [`parse_requested_address`] does, and drops the prefix length.
-pub(crate) fn parse_address(text: &str) -> Result<IpAddr, String> {
-    parse_requested_address(text).map(|own| own.address)
-}
-
-/// Parses a MAC address with colons or, as in Go, with hyphens.
-pub(crate) fn parse_mac(text: &str) -> Result<Mac, String> {
-    let parsed = text.replace('-', ":").parse();
-    parsed.map_err(|_| format!("invalid MAC address {text:?}"))
 }

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use crate::Error;
-use crate::runtime::{parse_mac, parse_requested_address};
+use crate::values::{parse_mac, parse_requested_address};
 
 /// Key of the pod annotation.
 pub(crate) const ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::Error;
 use crate::args::Args;
 use crate::json::Object;
-use crate::runtime::parse_mac;
+use crate::values::parse_mac;
 
 /// Placeholder for the interface's name in a sysctl key.
 const INTERFACE: &str = "IFNAME";

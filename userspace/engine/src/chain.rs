@@ -6,13 +6,15 @@
 
 use std::collections::BTreeSet;
 
+use ipam::Leases;
 use kernel::Kernel;
 use model::{
     Adoption, Attachment, AttachmentKey, Bandwidth, IngressPolicy, PortMapping, Record, State,
 };
-use planner::{AttachContext, Leases, Observed, PodSide, Refusal, Scope};
+use planner::{AttachContext, Refusal};
+use steps::{Observed, PodSide, Scope};
 
-use crate::transaction::Transaction;
+use crate::before::Before;
 use crate::{Engine, EngineError};
 
 /// Request of a chained plugin for one interface.
@@ -149,17 +151,19 @@ impl<K: Kernel> Engine<K> {
             boot_id: self.settings.boot_id.clone(),
             created_at: now,
         };
-        let network_before = self.store.networks().get(&key.network).cloned();
-        // Recorded before the first step, so that an agent that dies in between can remove the
-        // rest.
-        self.store.put(&record)?;
-        let mut transaction = Transaction::default();
-        let made = transaction.apply(&mut self.kernel, &plan);
-        // The pod's side is the other plugin's: as for the reference plugins, it may be down still.
-        if let Err(error) = made.and_then(|()| self.verify_host(&record.attachment)) {
-            self.undo_add(key, network_before.as_ref(), transaction);
-            return Err(error);
-        }
+        let before = Before::Absent {
+            key: key.clone(),
+            network: self.store.networks().get(&key.network).cloned(),
+        };
+        self.transact(before, |engine, transaction| {
+            // Recorded before the first step, so that an agent that dies in between can remove the
+            // rest.
+            engine.store.put(&record)?;
+            transaction.apply(&mut engine.kernel, &plan)?;
+            // The pod's side is the other plugin's: as for the reference plugins, it may be down
+            // still.
+            engine.verify_host(&record.attachment)
+        })?;
         record.state = State::Attached;
         self.store.put(&record)?;
         tracing::info!(
@@ -208,54 +212,6 @@ impl<K: Kernel> Engine<K> {
         }
         new.port.ingress = services.ingress.unwrap_or(old.port.ingress);
         self.change(before, new)
-    }
-
-    /// Changes an attachment into `new`, which has the same link, slot and addresses. On a failure
-    /// the old one is restored.
-    pub(crate) fn change(
-        &mut self,
-        before: &Record,
-        new: Attachment,
-    ) -> Result<Attachment, EngineError> {
-        let old = &before.attachment;
-        if new == *old {
-            return Ok(new);
-        }
-        let both = planner::with_both_ports(old, &new);
-        let observed = self.observe_outside(&both)?;
-        let plan = planner::plan_publish(old, &new, &observed);
-        self.store.put(&Record {
-            attachment: new.clone(),
-            ..before.clone()
-        })?;
-        self.attach_socket_hooks(&new);
-        self.prepare_netfilter(&new);
-        let mut transaction = Transaction::of(&new.key.container_id);
-        let made = transaction.apply(&mut self.kernel, &plan);
-        if let Err(error) = made.and_then(|()| self.verify_host(&new)) {
-            for failure in transaction.roll_back(&mut self.kernel) {
-                tracing::warn!(
-                    key = %old.key,
-                    failure,
-                    "cannot undo a step of a failed change; the next reconciliation repairs it"
-                );
-            }
-            self.store.put(before)?;
-            return Err(error);
-        }
-        Ok(new)
-    }
-
-    fn verify_host(&mut self, attachment: &Attachment) -> Result<(), EngineError> {
-        let observed = self.observe_outside(attachment)?;
-        let differences = planner::check_host(attachment, &observed);
-        if differences.is_empty() {
-            return Ok(());
-        }
-        Err(EngineError::Different {
-            key: attachment.key.clone(),
-            differences,
-        })
     }
 
     /// Unpublishes all ports and removes the limits. An adopted interface without an ingress policy

@@ -5,11 +5,12 @@
 //! runtime that gives up sends a DEL; a repeated ADD makes a new link. The agent allocates no
 //! address itself, but it refuses an address that another pod of the node has.
 
+use ipam::Leases;
 use kernel::Kernel;
-use model::{Attachment, Intent, Network, Record, State};
-use planner::{AttachContext, Leases};
+use model::{Attachment, Intent, Record, State};
+use planner::AttachContext;
 
-use crate::error::chain;
+use crate::before::{Before, Verify};
 use crate::transaction::Transaction;
 use crate::{Engine, EngineError};
 
@@ -39,16 +40,15 @@ impl<K: Kernel> Engine<K> {
         else {
             return Err(EngineError::NotLinked(key.clone()));
         };
-        let network_before = self.store.networks().get(&key.network).cloned();
-        let mut transaction = Transaction::of(&key.container_id);
-        let completed = self.attach_addresses(intent, linked, &mut transaction);
-        if let Ok(attachment) = &completed {
-            self.leave_ports(attachment, intent.requested.port_binder);
-        }
-        if completed.is_err() {
-            self.remove_link(intent, network_before, transaction);
-        }
-        completed
+        let before = Before::Linked {
+            key: key.clone(),
+            network: self.store.networks().get(&key.network).cloned(),
+        };
+        let attachment = self.transact(before, |engine, transaction| {
+            engine.attach_addresses(intent, linked, transaction)
+        })?;
+        self.leave_ports(&attachment, intent.requested.port_binder);
+        Ok(attachment)
     }
 
     fn attach_addresses(
@@ -78,10 +78,7 @@ impl<K: Kernel> Engine<K> {
         let plan =
             planner::plan_complete(attachment, detects_duplicates, &observed, &self.last_macs);
         self.put_reserving(&record)?;
-        self.attach_socket_hooks(&record.attachment);
-        self.prepare_netfilter(&record.attachment);
-        transaction.apply(&mut self.kernel, &plan)?;
-        self.verify(&record.attachment)?;
+        self.apply_recorded(&record.attachment, &plan, Verify::BothSides, transaction)?;
         record.state = State::Attached;
         self.store.put(&record)?;
         self.last_macs.record(&record.attachment);
@@ -97,29 +94,5 @@ impl<K: Kernel> Engine<K> {
             "assigned the addresses of the foreign IPAM plugin"
         );
         Ok(record.attachment)
-    }
-
-    fn remove_link(
-        &mut self,
-        intent: &Intent,
-        network_before: Option<Network>,
-        transaction: Transaction,
-    ) {
-        let key = &intent.key;
-        for failure in transaction.roll_back(&mut self.kernel) {
-            tracing::warn!(%key, failure, "cannot undo a step of a failed ADD");
-        }
-        self.node.ready.remove(&key.network);
-        let network = network_before.map_or(Ok(()), |network| self.store.put_network(&network));
-        let gone = network
-            .map_err(EngineError::from)
-            .and_then(|()| self.del(key));
-        if let Err(error) = gone {
-            tracing::warn!(
-                %key,
-                error = chain(&error),
-                "cannot remove the link of a failed ADD; the DEL removes it"
-            );
-        }
     }
 }

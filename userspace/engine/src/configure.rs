@@ -1,14 +1,14 @@
 //! Reloads the configuration: applies all changed values, or none.
 
 use std::collections::BTreeSet;
-use std::mem::replace;
 use std::net::IpAddr;
 
 use kernel::Kernel;
 use model::{Cidr, HairpinMode, IfName, RangeSet};
 use planner::{BypassMode, ForwardingMode, XdpPrefilterMode};
 
-use crate::{Engine, EngineError, Settings, overrides};
+use crate::setting::Overrides;
+use crate::{Engine, EngineError, Settings};
 
 /// Changed values of the configuration; `None` for values that did not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,27 +48,40 @@ impl ConfigChange {
     }
 }
 
-/// Configured pod CIDRs, hairpin mode and non-masquerade CIDRs, as overrides are stored with them.
-struct ConfiguredValues([String; 3]);
+impl Overrides {
+    /// Replaces the configured values that have changed.
+    fn reconfigure(&mut self, change: &ConfigChange) {
+        if let Some(ranges) = &change.pod_cidrs {
+            self.pod_cidrs.configured.clone_from(ranges);
+        }
+        if let Some(mode) = change.hairpin {
+            self.hairpin.configured = mode;
+        }
+        if let Some(prefixes) = &change.non_masquerade {
+            self.non_masquerade.configured.clone_from(prefixes);
+        }
+    }
+}
 
 impl<K: Kernel> Engine<K> {
     /// Applies the changed values of the configuration, all or none. A changed value replaces an
     /// override that was made at run time. `now` is in seconds since 1970.
     pub fn configure(&mut self, mut change: ConfigChange, now: u64) -> Result<(), EngineError> {
         let back = change.reverse(&self.settings);
-        let configured = self.replace_configured(&change);
+        let overrides = self.overrides.clone();
+        self.overrides.reconfigure(&change);
         // Pod CIDRs first: they are the most likely to be refused, and `set_pod_cidrs` undoes
         // itself.
         if let Some(ranges) = change.pod_cidrs.take()
             && let Err(error) = self.set_pod_cidrs(ranges)
         {
-            self.restore_configured(configured);
+            self.overrides = overrides;
             return Err(error);
         }
         let Err(error) = self.apply_config(change, now) else {
             return Ok(());
         };
-        self.restore_configured(configured);
+        self.overrides = overrides;
         if let Err(failed) = self.apply_config(back, now) {
             let error = crate::error::chain(&failed);
             tracing::error!(
@@ -110,35 +123,5 @@ impl<K: Kernel> Engine<K> {
             self.reconcile(now).finished()?;
         }
         Ok(())
-    }
-
-    /// Replaces the configured values that have changed, and returns the previous ones.
-    fn replace_configured(&mut self, change: &ConfigChange) -> ConfiguredValues {
-        let cidrs = change.pod_cidrs.as_deref().map(overrides::cidrs);
-        let hairpin = change.hairpin.map(|mode| mode.to_string());
-        let prefixes = change.non_masquerade.as_ref().map(overrides::prefixes);
-        let mut before = [const { String::new() }; 3];
-        let places = self.configured_places().into_iter().zip(&mut before);
-        for ((place, was), value) in places.zip([cidrs, hairpin, prefixes]) {
-            was.clone_from(place);
-            if let Some(value) = value {
-                *place = value;
-            }
-        }
-        ConfiguredValues(before)
-    }
-
-    fn restore_configured(&mut self, configured: ConfiguredValues) {
-        for (place, was) in self.configured_places().into_iter().zip(configured.0) {
-            drop(replace(place, was));
-        }
-    }
-
-    fn configured_places(&mut self) -> [&mut String; 3] {
-        [
-            &mut self.configured_cidrs,
-            &mut self.configured_hairpin,
-            &mut self.configured_non_masquerade,
-        ]
     }
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey};
-use planner::{NetfilterState, NetfilterStep, Step};
+use steps::{NetfilterState, NetfilterStep, Step};
 
 use crate::Engine;
 use crate::error::chain;

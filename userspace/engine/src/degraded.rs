@@ -2,13 +2,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 
-use kernel::Kernel;
 use model::{DegradedReason, IfName, NetworkName, Range};
-use planner::{BypassMode, DefaultState, DroppingDefault, NodeCondition};
+use planner::NodeCondition;
 
-use crate::{Engine, NODE, NetworkStatus, Report, StuckOperation};
+use crate::{NODE, StuckOperation};
 
 /// Degradation: one function that does not work on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,80 +193,4 @@ impl fmt::Display for StuckOperation {
         }
         f.write_str(": all other requests wait")
     }
-}
-
-impl<K: Kernel> Engine<K> {
-    /// Returns the active degradations.
-    pub(crate) fn degraded(&self, networks: &[NetworkStatus]) -> Vec<Degraded> {
-        let mut degraded = Vec::new();
-        // An agent that serves only networks with their own IPAM needs no pod CIDR.
-        if self.settings.default_network.ranges.is_empty()
-            && self.is_default_wanted.load(Ordering::Acquire)
-        {
-            degraded.push(Degraded::NoPodCidr);
-        }
-        if self.node.uplinks.is_empty() {
-            degraded.push(Degraded::NoUplink);
-        }
-        let named = self.settings.uplinks.iter();
-        let is_there = |name: &IfName| self.node.uplinks.iter().any(|uplink| uplink.name == *name);
-        let missing = named.filter(|name| !is_there(name));
-        degraded.extend(missing.cloned().map(Degraded::UplinkMissing));
-        let bare = self.node.uplinks.iter().filter(|uplink| !uplink.attached);
-        degraded.extend(bare.map(|uplink| Degraded::ProgramsMissing(uplink.name.clone())));
-        let refused = self.node.refused.iter();
-        degraded.extend(refused.map(|(network, refusal)| Degraded::NetworkRefused {
-            network: network.clone(),
-            why: refusal.to_string(),
-        }));
-        let missing = self.node.missing_egress.iter().copied();
-        degraded.extend(missing.map(Degraded::NoEgressAddress));
-        // Bypassing packets do not pass the tables.
-        if self.settings.bypass != BypassMode::Always {
-            degraded.extend(self.forwarding.defaults.iter().filter_map(dropped));
-        }
-        degraded.extend(self.lacks_nftables().then_some(Degraded::NoNftables));
-        degraded.extend(self.conditions.all().map(Degraded::Node));
-        degraded.extend(networks.iter().flat_map(exhausted));
-        degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
-        degraded
-    }
-}
-
-fn dropped(default: &DroppingDefault) -> Option<Degraded> {
-    let DefaultState::Drops(why) = &default.state else {
-        return None;
-    };
-    Some(Degraded::ForwardingDropped {
-        what: default.what.clone(),
-        why: why.clone(),
-    })
-}
-
-/// Returns degradations for ranges with no free address, and for those with few.
-fn exhausted(status: &NetworkStatus) -> impl Iterator<Item = Degraded> + '_ {
-    status.pools.iter().filter_map(|pool| {
-        let (network, range) = (status.network.name.clone(), pool.range);
-        let left = pool.total.saturating_sub(pool.used);
-        if left == 0 {
-            return Some(Degraded::PoolExhausted { network, range });
-        }
-        // At least nine tenths are in use.
-        (left <= pool.total / 10).then_some(Degraded::PoolNearlyExhausted {
-            network,
-            range,
-            left,
-        })
-    })
-}
-
-fn failed(report: &Report) -> impl Iterator<Item = Degraded> + '_ {
-    report
-        .items
-        .iter()
-        .filter(|item| item.outcome == crate::Outcome::Failed)
-        .map(|item| Degraded::RepairFailed {
-            subject: item.subject.clone(),
-            why: item.message.clone(),
-        })
 }

@@ -6,50 +6,26 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use ipam::{AddressRefusal, Leases};
 use kernel::{Kernel, Measured};
 use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
-use planner::{
-    AttachContext, BypassMode, ForwardingMode, LastMacs, Leases, Observed, Plan, PodSide,
-    PortReservations, Refusal, Scope, ShaperMode, XdpPrefilterMode,
-};
-use store::{Store, StoreError};
+use planner::{AttachContext, LastMacs, Plan, Refusal, attachment_query};
+use steps::{Observed, PodSide, PortReservations, Scope};
+use store::Store;
 
-use crate::conditions::NodeConditions;
-use crate::forwarding::Forwarding;
-use crate::left_ports::LeftPorts;
+use crate::before::{Before, Verify};
+use crate::forwarding_state::Forwarding;
+use crate::left_port::LeftPorts;
 use crate::node::{NodeReconciler, NodeState};
-use crate::tcx_fast_path::TcxQueue;
+use crate::node_conditions::NodeConditions;
+use crate::setting::Overrides;
+use crate::settings::Settings;
+use crate::tcx_queue::TcxQueue;
 use crate::transaction::Transaction;
-use crate::{EngineError, Report, network, overrides, slot};
+use crate::{EngineError, Report, network, slot};
 
 /// Addresses of the node that the search for a pod's address skips at most.
 const MAX_OWN: usize = 1_000;
-
-/// Configuration with which the engine starts.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The agent's default network; without ranges until a pod CIDR is configured.
-    pub default_network: Network,
-    /// Uplinks; empty to determine them from the routing table.
-    pub uplinks: BTreeSet<IfName>,
-    /// Destinations to which pods keep their source address.
-    pub non_masquerade: BTreeSet<Cidr>,
-    /// SNAT source addresses of the default network's pods in place of the uplink's address; at
-    /// most one of each family.
-    pub egress: BTreeSet<IpAddr>,
-    /// Capacity of the flow table in entries. A pinned table keeps its capacity.
-    pub flow_entries: u32,
-    /// When packets bypass the bridge and netfilter.
-    pub bypass: BypassMode,
-    /// Whether pods' packets are carried past dropping defaults of other software's filter tables.
-    pub forwarding: ForwardingMode,
-    /// How bandwidth limits shape packets.
-    pub shaper: ShaperMode,
-    /// Whether the XDP prefilter is attached to uplinks.
-    pub xdp_prefilter: XdpPrefilterMode,
-    /// The kernel's boot id. Records of another boot describe kernel objects that no longer exist.
-    pub boot_id: String,
-}
 
 /// Ports of the node that attachments publish, and their reservations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,12 +43,8 @@ pub struct Engine<K> {
     pub(crate) store: Store,
     /// Configuration, with the overrides that were made at run time.
     pub(crate) settings: Settings,
-    /// Pod CIDRs of the configuration, without the override.
-    pub(crate) configured_cidrs: String,
-    /// Hairpin mode of the configuration, without the override.
-    pub(crate) configured_hairpin: String,
-    /// Non-masquerade CIDRs of the configuration, without the override.
-    pub(crate) configured_non_masquerade: String,
+    /// The overrides, and the configured values that they replace.
+    pub(crate) overrides: Overrides,
     pub(crate) node_reconciler: NodeReconciler,
     pub(crate) node: NodeState,
     pub(crate) conditions: NodeConditions,
@@ -116,11 +88,8 @@ impl<K: Kernel> Engine<K> {
     }
 
     pub(crate) fn new(kernel: K, store: Store, mut settings: Settings) -> Self {
-        let configured = settings.default_network;
-        settings.default_network = overrides::configured_or_override(&configured, &store);
-        let configured_non_masquerade = overrides::prefixes(&settings.non_masquerade);
-        settings.non_masquerade =
-            overrides::non_masquerade_or_override(&settings.non_masquerade, &store);
+        let overrides = Overrides::load(&settings, &store);
+        overrides.apply_to(&mut settings);
         let youngest = store
             .records()
             .values()
@@ -136,9 +105,7 @@ impl<K: Kernel> Engine<K> {
             kernel,
             store,
             settings,
-            configured_cidrs: overrides::cidrs(&configured.ranges),
-            configured_hairpin: configured.hairpin.to_string(),
-            configured_non_masquerade,
+            overrides,
             node_reconciler: NodeReconciler::default(),
             node: NodeState::default(),
             conditions: NodeConditions::default(),
@@ -168,17 +135,16 @@ impl<K: Kernel> Engine<K> {
             }
             None => {}
         }
-        let network_before = self.store.networks().get(&key.network).cloned();
-        let mut transaction = Transaction::of(&key.container_id);
+        let before = Before::Absent {
+            key: key.clone(),
+            network: self.store.networks().get(&key.network).cloned(),
+        };
         let intent = self.with_current_network(intent);
-        let added = self.attach(&intent, now, &mut transaction);
-        if let Ok(attachment) = &added {
-            self.leave_ports(attachment, intent.requested.port_binder);
-        }
-        if added.is_err() {
-            self.undo_add(key, network_before.as_ref(), transaction);
-        }
-        added
+        let attachment = self.transact(before, |engine, transaction| {
+            engine.attach(&intent, now, transaction)
+        })?;
+        self.leave_ports(&attachment, intent.requested.port_binder);
+        Ok(attachment)
     }
 
     /// Returns the intent with the current definition of its network. The pod CIDRs of the default
@@ -215,9 +181,7 @@ impl<K: Kernel> Engine<K> {
         // Recorded before the first step, so that an agent that dies in between can remove the
         // rest.
         self.put_reserving(&record)?;
-        self.attach_socket_hooks(&record.attachment);
-        self.prepare_netfilter(&record.attachment);
-        transaction.apply(&mut self.kernel, &plan)?;
+        self.apply_recorded(&record.attachment, &plan, Verify::Later, transaction)?;
         if intent.requested.awaits_addresses {
             record.state = State::Linked;
             self.store.put(&record)?;
@@ -280,17 +244,20 @@ impl<K: Kernel> Engine<K> {
             // Only the chosen addresses are queried: a node may have thousands.
             let own = self.own_addresses(&planned.0)?;
             if own.is_empty() {
-                crate::limits::log_clamped(&intent.key, &intent.bandwidth, &planned.0.bandwidth);
+                crate::limit_log::log_clamped(&intent.key, &intent.bandwidth, &planned.0.bandwidth);
                 self.last_slot = slot;
                 return Ok(planned);
             }
             leases.node.extend(own);
         }
         let address = leases.node.pop_last();
-        let refused = address.map(|address| Refusal::AddressOfNode { address });
-        Err(refused.unwrap_or(Refusal::NoRanges {
-            network: intent.network.name.clone(),
-        }))?
+        let refused = address.map_or_else(
+            || AddressRefusal::NoRanges {
+                network: intent.network.name.clone(),
+            },
+            |address| AddressRefusal::AddressOfNode { address },
+        );
+        Err(Refusal::Address(refused).into())
     }
 
     pub(crate) fn next_generation(&self) -> u32 {
@@ -309,20 +276,8 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    pub(crate) fn verify(&mut self, attachment: &Attachment) -> Result<(), EngineError> {
-        let observed = self.observe(attachment)?;
-        let differences = planner::check(attachment, &observed);
-        if differences.is_empty() {
-            return Ok(());
-        }
-        Err(EngineError::Different {
-            key: attachment.key.clone(),
-            differences,
-        })
-    }
-
     pub(crate) fn observe(&mut self, attachment: &Attachment) -> Result<Observed, EngineError> {
-        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let scope = Scope::Attachment(Box::new(attachment_query(attachment)));
         Ok(self.kernel.observe(&scope)?)
     }
 
@@ -332,66 +287,8 @@ impl<K: Kernel> Engine<K> {
         &mut self,
         attachment: &Attachment,
     ) -> Result<Observed, EngineError> {
-        let scope = Scope::Outside(Box::new(attachment.clone()));
+        let scope = Scope::Outside(Box::new(attachment_query(attachment)));
         Ok(self.kernel.observe(&scope)?)
-    }
-
-    /// Undoes an ADD. If a step cannot be undone, the record stays in state [`State::Removing`], so
-    /// that the next ADD, DEL or reconciliation removes the rest.
-    pub(crate) fn undo_add(
-        &mut self,
-        key: &AttachmentKey,
-        network_before: Option<&Network>,
-        transaction: Transaction,
-    ) {
-        let left = transaction.roll_back(&mut self.kernel);
-        for failure in &left {
-            tracing::warn!(
-                %key,
-                failure,
-                "cannot undo a step of a failed ADD; the next reconciliation removes the rest"
-            );
-        }
-        if let Err(error) = self.clear_record(key, network_before, left.is_empty()) {
-            tracing::error!(
-                %key,
-                error = crate::error::chain(&error),
-                "cannot clear the record of a failed ADD"
-            );
-        }
-        if let Err(error) = self.reserve_ports() {
-            tracing::warn!(
-                %key,
-                error = crate::error::chain(&error),
-                "cannot release port reservations of a failed ADD; the next reconciliation tries again"
-            );
-        }
-    }
-
-    fn clear_record(
-        &mut self,
-        key: &AttachmentKey,
-        network_before: Option<&Network>,
-        all_undone: bool,
-    ) -> Result<(), StoreError> {
-        if let Some(record) = self.store.get(key).cloned() {
-            if !all_undone {
-                let state = State::Removing;
-                return self.store.put(&Record { state, ..record });
-            }
-            self.store.remove(key)?;
-        }
-        match network_before {
-            Some(network) if self.store.networks().get(&network.name) != Some(network) => {
-                self.node.ready.remove(&network.name);
-                self.store.put_network(network)
-            }
-            Some(_) => Ok(()),
-            None => {
-                self.node.ready.remove(&key.network);
-                self.store.remove_network(&key.network)
-            }
-        }
     }
 
     /// Compares an attachment with its record and returns the recorded attachment (behaviour S11).
@@ -461,7 +358,7 @@ impl<K: Kernel> Engine<K> {
     /// Removes expired flows from the flow table.
     pub fn sweep(&mut self) {
         let _sweep = crash::verb("sweep");
-        if let Err(error) = self.kernel.execute(&planner::Step::Sweep) {
+        if let Err(error) = self.kernel.execute(&steps::Step::Sweep) {
             tracing::warn!(
                 error = crate::error::chain(&error),
                 "cannot sweep expired flows; trying again at the next sweep"

@@ -11,13 +11,12 @@ use std::str::FromStr;
 
 use kernel::Kernel;
 use model::AttachmentKey;
-use planner::{
-    DroppingDefault, FilterBackend, FilterFamily, FilterTable, ForwardingIntent, ForwardingPlan,
-    ForwardingStep, Scope, Step,
-};
+use planner::{ForwardingIntent, ForwardingPlan};
+use steps::{FilterBackend, FilterFamily, FilterTable, ForwardingStep, Scope, Step};
 use store::StoreError;
 
-use crate::reconcile::Item;
+use crate::forwarding_state::Forwarding;
+use crate::report::Item;
 use crate::{Engine, EngineError, GcScope};
 
 /// Subject of report items about forwarding rules.
@@ -31,17 +30,6 @@ const MAX_ROUNDS: usize = 12;
 /// [`Firewalled`] as value; a chain that was created for an administrator.
 const FIREWALLED: &str = "firewall/";
 const CREATED: &str = "firewall-created/";
-
-/// Rules that are in force, and the defaults that drop.
-#[derive(Debug, Default)]
-pub(crate) struct Forwarding {
-    /// Intent of the last plan.
-    intent: ForwardingIntent,
-    /// Whether a table has rules of ours.
-    has_rules: bool,
-    /// Defaults that drop, with the state of pods' packets there.
-    pub(crate) defaults: BTreeSet<DroppingDefault>,
-}
 
 /// Request of the `firewall` plugin for one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]

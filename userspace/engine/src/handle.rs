@@ -22,7 +22,8 @@ use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
     InterfaceSettings, NetnsPath, PortMapping, RangeSet, Record,
 };
-use planner::{NodeCondition, PodSide};
+use planner::NodeCondition;
+use steps::PodSide;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};

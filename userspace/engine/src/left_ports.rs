@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey, State};
-use planner::Scope;
+use steps::Scope;
 
 use crate::error::chain;
+use crate::left_port::LeftPorts;
 use crate::transaction::{execute_all_of, failures};
 use crate::{Engine, EngineError};
 
@@ -19,15 +20,6 @@ const OVERDUE: Duration = Duration::from_mins(1);
 /// First interval between two polls; it doubles up to [`MAX_INTERVAL`].
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_INTERVAL: Duration = Duration::from_millis(500);
-
-/// A runtime that is about to bind the ports of an attachment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeftPorts {
-    process: u32,
-    since: Instant,
-    interval: Duration,
-    next: Instant,
-}
 
 impl<K: Kernel> Engine<K> {
     /// Leaves the ports of a new attachment to `process`, if its runtime binds them itself. A

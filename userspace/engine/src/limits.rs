@@ -4,6 +4,7 @@
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey, Bandwidth, Limit, LimitPolicy, State};
 
+use crate::limit_log::log_clamped;
 use crate::{Engine, EngineError};
 
 /// Update of the limit of one direction.
@@ -43,28 +44,6 @@ impl LimitChange {
             ingress: self.ingress.apply_to(before.ingress),
             egress: self.egress.apply_to(before.egress),
             shaped_subnets: before.shaped_subnets,
-        }
-    }
-}
-
-/// Logs each direction whose requested rate was reduced to the ceiling of the network.
-pub(crate) fn log_clamped(key: &AttachmentKey, requested: &Bandwidth, allowed: &Bandwidth) {
-    let both = [
-        ("ingress", requested.ingress, allowed.ingress),
-        ("egress", requested.egress, allowed.egress),
-    ];
-    for (direction, requested, allowed) in both {
-        if let (Some(requested), Some(allowed)) = (requested, allowed)
-            && requested.rate > allowed.rate
-        {
-            let (requested, ceiling) = (requested.rate, allowed.rate);
-            tracing::warn!(
-                %key,
-                direction,
-                %requested,
-                %ceiling,
-                "requested rate is above the ceiling of the network; using the ceiling"
-            );
         }
     }
 }

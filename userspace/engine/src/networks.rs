@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
+use ipam::AddressRefusal;
 use kernel::Kernel;
 use model::{Network, NetworkName};
 use planner::{NodeIntent, Plan, Refusal};
@@ -27,7 +28,7 @@ impl<K: Kernel> Engine<K> {
         if network.name == default.name && network.ranges.is_empty() {
             self.is_default_wanted.store(true, Ordering::Release);
             let network = network.name.clone();
-            return Err(Refusal::NoRanges { network }.into());
+            return Err(Refusal::Address(AddressRefusal::NoRanges { network }).into());
         }
         network::admit(network, default, self.store.networks().values())?;
         let name = &network.name;

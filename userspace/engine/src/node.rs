@@ -8,14 +8,14 @@ use std::net::IpAddr;
 
 use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
-use planner::{
-    ContainerLinks, Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable,
-    NodeIntent, NodePlan, Observed, Plan, PodSources, Refusal, Scope, SocketHook, SocketHookState,
-    Step, SysctlKey,
+use planner::{ContainerLinks, NodeIntent, NodePlan, Plan, PodSources, Refusal};
+use steps::{
+    Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable, Observed, Scope,
+    SocketHook, SocketHookState, Step, SysctlKey,
 };
 use store::Store;
 
-use crate::uninstall::record_sysctls;
+use crate::sysctl_records::record_sysctls;
 use crate::{EngineError, ShaperStatus, UplinkStatus};
 
 /// Rounds of planning after which reconciliation stops. Two rounds are usual: settings of a bridge

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipam::AddressRefusal;
 use kernel::Kernel;
 use model::Attachment;
-use planner::{Refusal, Scope};
+use planner::Refusal;
+use steps::Scope;
 
 use crate::{Engine, EngineError};
 
@@ -37,7 +39,9 @@ impl<K: Kernel> Engine<K> {
         attachment: &Attachment,
     ) -> Result<(), EngineError> {
         match self.own_addresses(attachment)?.pop_first() {
-            Some(address) => Err(Refusal::AddressOfNode { address }.into()),
+            Some(address) => {
+                Err(Refusal::Address(AddressRefusal::AddressOfNode { address }).into())
+            }
             None => Ok(()),
         }
     }

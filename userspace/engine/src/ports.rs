@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use kernel::Kernel;
 use model::{AttachmentKey, PortSet, Record};
-use planner::{Scope, Step};
+use steps::{Scope, Step};
 
 use crate::{Engine, EngineError};
 

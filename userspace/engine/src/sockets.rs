@@ -5,7 +5,7 @@
 
 use kernel::Kernel;
 use model::Attachment;
-use planner::SocketHookState;
+use steps::SocketHookState;
 
 use crate::Engine;
 use crate::transaction::{execute_all, failures};

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use kernel::Kernel;
 use model::IfName;
-use planner::{Hook, Step};
+use steps::{Hook, Step};
 
 use crate::Engine;
 use crate::error::chain;
@@ -17,22 +17,6 @@ use crate::error::chain;
 /// Links that one search may queue. With one search every five seconds, RTNL is held for at most
 /// one hundredth of the time.
 const MAX_PER_SEARCH: usize = 4;
-
-/// Links that wait for the fast path, and links that cannot have it.
-#[derive(Debug, Default)]
-pub(crate) struct TcxQueue {
-    /// Links to attach it to, the next one last.
-    waiting: Vec<IfName>,
-    /// Links on which attaching has failed.
-    failed: BTreeSet<IfName>,
-}
-
-impl TcxQueue {
-    /// Returns whether a link waits.
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-}
 
 impl<K: Kernel> Engine<K> {
     /// Queues the links of the pods that have become high-traffic since the last search, at most

@@ -29,7 +29,7 @@ use ::model::{
     RangeSet, Requested,
 };
 use kernel::fake::Fake;
-use planner::{Entry, EntryKey, LinkKind, Observed};
+use steps::{Entry, EntryKey, LinkKind, Observed};
 use store::Contents;
 use tempfile::TempDir;
 

@@ -7,7 +7,8 @@ use std::borrow::Cow;
 
 use kernel::{Kernel, StepError};
 use model::ContainerId;
-use planner::{Plan, Step};
+use planner::Plan;
+use steps::Step;
 
 use crate::EngineError;
 use crate::error::chain;
@@ -21,10 +22,10 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// Returns a transaction for an attachment of this container.
-    pub(crate) fn of(container: &ContainerId) -> Self {
+    /// Returns a transaction, for an attachment of this container if there is one.
+    pub(crate) fn of(container: Option<&ContainerId>) -> Self {
         Self {
-            container: Some(container.clone()),
+            container: container.cloned(),
             ..Self::default()
         }
     }

@@ -6,9 +6,11 @@
 
 use kernel::Kernel;
 use model::{AttachmentKey, IfName, InterfaceSettings, Mac, Netns, NetnsPath, State};
-use planner::{Refusal, Scope, Step};
+use planner::Refusal;
+use steps::{Scope, Step};
 use store::StoreError;
 
+use crate::before::Before;
 use crate::transaction::Transaction;
 use crate::{Engine, EngineError};
 
@@ -66,20 +68,12 @@ impl<K: Kernel> Engine<K> {
             settings: Box::new(tune.settings.clone()),
             previous: Box::new(previous),
         };
-        let mut transaction = Transaction::default();
         let plan = planner::Plan::single(step);
-        transaction.apply(&mut self.kernel, &plan)?;
-        if let Err(error) = self.update_recorded_mac(tune) {
-            for failure in transaction.roll_back(&mut self.kernel) {
-                tracing::warn!(
-                    ifname = %tune.ifname,
-                    netns = %tune.netns,
-                    failure,
-                    "cannot undo a failed change of interface settings"
-                );
-            }
-            return Err(error);
-        }
+        let before = Before::Settings(tune.ifname.clone());
+        self.transact(before, |engine, transaction| {
+            transaction.apply(&mut engine.kernel, &plan)?;
+            engine.update_recorded_mac(tune)
+        })?;
         Ok(recorded)
     }
 

@@ -5,13 +5,14 @@
 //! for one boot, because a reboot resets sysctls. Pins and files are removed by the agent, which
 //! opened them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kernel::Kernel;
 use model::{AttachmentKey, PortSet};
-use planner::{Observed, Plan, Scope, SysctlKey, WrittenSysctl};
+use steps::{Scope, SysctlKey};
 use store::{Store, StoreError};
 
+use crate::sysctl_records::written;
 use crate::transaction::{execute_all, failures};
 use crate::{Engine, EngineError, Settings};
 
@@ -91,43 +92,4 @@ impl<K: Kernel> Engine<K> {
         }
         self.store.put_choice(BOOT_ID, boot_id)
     }
-}
-
-/// Records the current values of the sysctls that `plan` writes; call it before executing the plan.
-/// Deletes the records of links that are gone, because another link may get the same name.
-pub(crate) fn record_sysctls(
-    store: &mut Store,
-    observed: &Observed,
-    plan: &Plan,
-) -> Result<(), StoreError> {
-    let stale: Vec<SysctlKey> = store
-        .contents()
-        .sysctls
-        .keys()
-        .cloned()
-        .map(SysctlKey)
-        .filter(|key| !planner::is_persistent_sysctl(key, observed))
-        .collect();
-    for key in stale {
-        store.forget_sysctl(&key.0)?;
-    }
-    for (key, written) in planner::persistent_sysctls(plan, observed) {
-        store.put_sysctl(&key.0, &written.before, &written.ours)?;
-    }
-    Ok(())
-}
-
-fn written(store: &Store) -> BTreeMap<SysctlKey, WrittenSysctl> {
-    store
-        .contents()
-        .sysctls
-        .iter()
-        .map(|(key, (before, ours))| {
-            let written = WrittenSysctl {
-                before: before.clone(),
-                ours: ours.clone(),
-            };
-            (SysctlKey(key.clone()), written)
-        })
-        .collect()
 }

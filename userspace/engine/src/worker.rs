@@ -10,7 +10,8 @@ use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
     InterfaceSettings, NetnsPath, PortMapping, RangeSet, Record,
 };
-use planner::{NodeCondition, PodSide};
+use planner::NodeCondition;
+use steps::PodSide;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use tokio::time::timeout;

@@ -40,7 +40,7 @@ impl Invoker {
         ifname: &IfName,
     ) -> Option<Cached> {
         let path = self.cache.join(Cached::file_name(network, id, ifname));
-        Cached::parse(&small_files::read(path).ok()?).ok()
+        Cached::parse(&ipam::small_files::read(path).ok()?).ok()
     }
 
     /// Returns the cached results of a network, sorted by container and interface.
@@ -59,7 +59,7 @@ impl Invoker {
             Ok(entries) => entries,
         };
         let mut all: Vec<Cached> = entries
-            .filter_map(|entry| small_files::read(entry.ok()?.path()).ok())
+            .filter_map(|entry| ipam::small_files::read(entry.ok()?.path()).ok())
             .filter_map(|text| Cached::parse(&text).ok())
             .collect();
         all.sort_by(|a, b| (&a.container_id, &a.ifname).cmp(&(&b.container_id, &b.ifname)));

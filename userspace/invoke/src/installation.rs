@@ -16,7 +16,7 @@ const MAX_TEXT: u64 = 4096;
 /// Checks the configurations of a directory; `path` are the directories of plugins.
 pub fn installation(configurations: &Path, path: &[PathBuf]) -> io::Result<Installation> {
     let is_wanted = |name: &str| FileKind::of_name(name).is_some();
-    let files = small_files::read_directory(configurations, is_wanted)?
+    let files = ipam::small_files::read_directory(configurations, is_wanted)?
         .into_iter()
         .map(|(name, text)| ConfigurationFile { name, text })
         .collect();

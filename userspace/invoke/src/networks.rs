@@ -17,7 +17,7 @@ pub fn find_network(folder: &Path, name: &str) -> Result<NetworkList, Error> {
     let files =
         files(folder).map_err(|error| Error::io(format!("{}: {error}", folder.display())))?;
     for (path, kind) in files {
-        let text = small_files::read(&path).map_err(|error| Error::io(error.to_string()));
+        let text = ipam::small_files::read(&path).map_err(|error| Error::io(error.to_string()));
         let list = text.and_then(|text| {
             NetworkList::parse_with_fragments(kind, &text, |name| fragments(folder, name))
         });
@@ -45,7 +45,7 @@ fn fragments(folder: &Path, network: &str) -> Result<Vec<String>, Error> {
         .into_iter()
         .map(|(path, _)| path)
         .filter(|path| path.extension().is_some_and(|end| end == "conf"))
-        .map(|path| small_files::read(&path).map_err(|error| io_error(&path, error)))
+        .map(|path| ipam::small_files::read(&path).map_err(|error| io_error(&path, error)))
         .collect()
 }
 

@@ -5,17 +5,16 @@
 //! them, in the VLAN of the pod. They go past the queueing discipline: just after the link has its
 //! carrier, a discipline that drops all frames may still be attached.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use model::Mac;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, sendto, socket};
-use planner::Announcement;
+use steps::Announcement;
 
 use crate::netns::OpenNetns;
 use crate::raw;

@@ -14,43 +14,23 @@ use std::io;
 
 use model::{IfName, PortVlans, VlanId};
 use nix::errno::Errno;
-use planner::{Link, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
 use rtnetlink::LinkVlan;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::link::{
     AfSpecBridge, BridgeFlag, BridgeVlanInfo, BridgeVlanInfoFlags, InfoBridge, InfoData, InfoKind,
-    InfoVlan, LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage,
+    LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage,
 };
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use steps::{Link, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
 
 use crate::error::{Attempt as _, Failed, is, is_gone};
-use crate::links::{find, get, indexed, named, undo_creation};
+use crate::links::{find, get, indexed, named};
 use crate::netlink::Netlink;
 use crate::removal;
+use crate::removal::undo_creation;
 
 /// VLANs of one port, or of the node itself on a bridge.
 type Members = BTreeMap<VlanId, VlanMember>;
-
-/// Returns the parent's index and the VLAN of a VLAN link.
-pub(crate) fn vlan_of(message: &LinkMessage) -> Option<(u32, VlanId)> {
-    let attributes = || message.attributes.iter();
-    let parent = attributes().find_map(|attribute| match attribute {
-        LinkAttribute::Link(index) => Some(*index),
-        _ => None,
-    });
-    let infos = attributes().find_map(|attribute| match attribute {
-        LinkAttribute::LinkInfo(infos) => Some(infos),
-        _ => None,
-    });
-    let vlan = infos?.iter().find_map(|info| match info {
-        LinkInfo::Data(InfoData::Vlan(data)) => data.iter().find_map(|info| match info {
-            InfoVlan::Id(id) => VlanId::new(*id),
-            _ => None,
-        }),
-        _ => None,
-    });
-    Some((parent?, vlan?))
-}
 
 /// Fills in the VLANs of `links`. Sends no request where no bridge filters VLANs.
 pub(crate) fn observe<'a>(
@@ -106,7 +86,7 @@ fn members(message: &LinkMessage) -> Members {
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(message: &LinkMessage) {
-    let _ = (vlan_of(message), members(message));
+    let _ = members(message);
 }
 
 /// Executes a VLAN step.

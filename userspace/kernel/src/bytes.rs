@@ -9,7 +9,7 @@ use abi::{
     Source, Uplink, UplinkFlags,
 };
 use model::{Cidr, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol};
-use planner::EntryKey;
+use steps::EntryKey;
 
 /// Prefix length of `::ffff:0:0/96`, in which IPv4 addresses are stored.
 const MAPPED_BITS: u8 = 96;
@@ -191,8 +191,8 @@ pub(crate) fn prefix(key: PrefixKey) -> Option<Cidr> {
     Cidr::containing(ip(key.address), length)
 }
 
-pub(crate) fn class(entry: &planner::Entry) -> Option<u32> {
-    let planner::Entry::Prefix {
+pub(crate) fn class(entry: &steps::Entry) -> Option<u32> {
+    let steps::Entry::Prefix {
         no_masquerade,
         pods,
         shared,
@@ -210,8 +210,8 @@ pub(crate) fn class(entry: &planner::Entry) -> Option<u32> {
     )
 }
 
-pub(crate) fn prefix_entry(class: u32) -> planner::Entry {
-    planner::Entry::Prefix {
+pub(crate) fn prefix_entry(class: u32) -> steps::Entry {
+    steps::Entry::Prefix {
         no_masquerade: class & PrefixClass::NO_MASQUERADE != 0,
         pods: class & PrefixClass::PODS != 0,
         shared: class & PrefixClass::SHARED != 0,
@@ -219,9 +219,9 @@ pub(crate) fn prefix_entry(class: u32) -> planner::Entry {
     }
 }
 
-pub(crate) fn network_entry(network: &Network) -> planner::Entry {
+pub(crate) fn network_entry(network: &Network) -> steps::Entry {
     let duplicates = [network.duplicates_v4, network.duplicates_v6];
-    planner::Entry::Network {
+    steps::Entry::Network {
         v4: ip_or_none(network.v4),
         v6: ip_or_none(network.v6),
         mac: model_mac(network.mac),
@@ -246,13 +246,13 @@ pub(crate) fn uplink(ethernet: bool, mtu: u32, sources: &[InterfaceAddress]) -> 
     uplink
 }
 
-pub(crate) fn uplink_entry(uplink: &Uplink) -> planner::Entry {
+pub(crate) fn uplink_entry(uplink: &Uplink) -> steps::Entry {
     let used = uplink.sources.iter().filter(|row| !row.address.is_any());
     let source = |row: &Source| InterfaceAddress {
         address: ip(row.address),
         prefix_len: u8::try_from(row.prefix_len).unwrap_or(u8::MAX),
     };
-    planner::Entry::Uplink {
+    steps::Entry::Uplink {
         ethernet: uplink.l2_len != 0,
         mtu: uplink.mtu,
         sources: used.take(SOURCES).map(source).collect(),

@@ -1,9 +1,8 @@
 //! Which processes of the node a cgroup contains.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// File of every cgroup but the root of the hierarchy.
 const NOT_IN_ROOT: &str = "cgroup.type";

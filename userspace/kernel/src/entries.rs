@@ -1,17 +1,16 @@
 //! Writes, removes and reads table entries, with links by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
-use model::{Attachment, IfName};
-use planner::{Entries, Entry, EntryKey, LinkRef};
+use model::IfName;
+use steps::{Entries, Entry, EntryKey, LinkRef};
 
 use crate::error::io_error;
-use crate::limits;
 use crate::names::Names;
 use crate::tables::{Hash, Tables, Wire, prefix_key, present, removed, written};
-use crate::{batch, bytes};
+use crate::{batch, bytes, limits};
 
 /// Only index of the settings array.
 const ONLY: u32 = 0;
@@ -243,12 +242,12 @@ fn pods(tables: &Tables, link: impl Fn(u32) -> LinkRef) -> io::Result<Entries> {
     Ok(entries)
 }
 
-/// Reads the entries under the keys of one attachment.
-pub(crate) fn of_attachment(tables: &Tables, attachment: &Attachment) -> io::Result<Entries> {
+/// Reads the entries under these keys.
+pub(crate) fn some(tables: &Tables, keys: &BTreeSet<EntryKey>) -> io::Result<Entries> {
     let mut entries = Entries::new();
-    for key in planner::attachment_entries(attachment).into_keys() {
-        let entry = find(tables, &key)?;
-        entries.extend(entry.map(|entry| (key, entry)));
+    for key in keys {
+        let entry = find(tables, key)?;
+        entries.extend(entry.map(|entry| (key.clone(), entry)));
     }
     Ok(entries)
 }

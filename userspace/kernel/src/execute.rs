@@ -5,7 +5,7 @@ use std::io;
 
 use model::{IfName, Mac};
 use nix::errno::Errno;
-use planner::{
+use steps::{
     Entry, EntryKey, Hook, LinkRef, NetfilterStep, PortLeave, PortReservation, SocketHook, Step,
     SysctlKey, XdpPrefilterStep,
 };
@@ -13,19 +13,19 @@ use planner::{
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::{
-    addresses, announcement, bridge_vlans, entries, filters, links, pod, sysctl, tcx_fast_path,
-    tuning,
+    addresses, announcement, bridge_vlans, entries, filters, link_changes, pod, sysctl,
+    tcx_fast_path, tuning,
 };
 
 pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     let netlink = &mut host.netlink;
     match step {
         Step::SetSysctl { key, value, .. } => set_sysctl(key, value),
-        Step::CreateBridge(spec) => links::create_bridge(netlink, spec),
-        Step::DeleteBridge { name, alias } => links::delete_bridge(netlink, name, alias),
+        Step::CreateBridge(spec) => link_changes::create_bridge(netlink, spec),
+        Step::DeleteBridge { name, alias } => link_changes::delete_bridge(netlink, name, alias),
         Step::Vlan(step) => bridge_vlans::execute(netlink, step),
         Step::SetMac { link, mac } => set_mac(host, link, *mac),
-        Step::SetMtu { link, mtu } => links::set_mtu(netlink, link, *mtu),
+        Step::SetMtu { link, mtu } => link_changes::set_mtu(netlink, link, *mtu),
         Step::SetPodMtu { netns, ifname, mtu } => pod::set_mtu(netns, ifname, *mtu),
         Step::SetLoopback { netns, up } => pod::set_loopback(netns, *up),
         Step::TunePod {
@@ -34,18 +34,18 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             settings,
             ..
         } => tuning::tune(netns, ifname, settings),
-        Step::SetPromiscuous { link, on } => links::set_promiscuous(netlink, link, *on),
-        Step::SetUp { link } => links::set_up(netlink, link),
+        Step::SetPromiscuous { link, on } => link_changes::set_promiscuous(netlink, link, *on),
+        Step::SetUp { link } => link_changes::set_up(netlink, link),
         Step::AddAddress { link, address } => addresses::add(netlink, link, *address),
         Step::RemoveAddress { link, address } => addresses::remove(netlink, link, *address),
-        Step::CreateVeth(spec) => links::create_veth(netlink, spec),
-        Step::DeleteVeth { link, alias } => links::delete_veth(netlink, link, alias),
+        Step::CreateVeth(spec) => link_changes::create_veth(netlink, spec),
+        Step::DeleteVeth { link, alias } => link_changes::delete_veth(netlink, link, alias),
         Step::JoinBridge {
             link,
             bridge,
             hairpin,
             options,
-        } => links::join_bridge(netlink, link, bridge, *hairpin, options),
+        } => link_changes::join_bridge(netlink, link, bridge, *hairpin, options),
         Step::SetUpPod(spec) => pod::set_up(spec),
         Step::AwaitAddresses { netns, ifname } => pod::await_addresses(netns, ifname),
         Step::Announce(announcement) => {
@@ -85,7 +85,7 @@ fn set_sysctl(key: &SysctlKey, value: &str) -> Result<(), Failed> {
 
 /// Sets the Ethernet address of a link, and remembers it: netlink does not report that it was set.
 fn set_mac(host: &mut Host, link: &IfName, mac: Mac) -> Result<(), Failed> {
-    let index = links::set_mac(&mut host.netlink, link, mac)?;
+    let index = link_changes::set_mac(&mut host.netlink, link, mac)?;
     host.set_macs.insert(index, mac);
     Ok(())
 }

@@ -29,7 +29,7 @@ pub use nix::errno::Errno;
 
 use abi::Counters;
 use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
-use planner::{
+use steps::{
     CheckFacts, Entry, EntryKey, Link, LinkKind, NetfilterState, Observed, PodSide, RouteEntry,
     Scope, SocketHook, SocketHookState, Step, SysctlKey,
 };

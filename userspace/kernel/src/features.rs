@@ -8,7 +8,7 @@ use std::io;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use nix::errno::Errno;
-use planner::SocketHook;
+use steps::SocketHook;
 
 use crate::error::{io_error, is};
 use crate::instructions::{CALL, EXIT, MOVE, instruction, low_bits, offset_bits};

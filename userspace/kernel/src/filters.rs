@@ -16,13 +16,13 @@ use std::io;
 use std::os::fd::RawFd;
 
 use nix::errno::Errno;
-use planner::Hook;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::tc::{
     TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcHeader, TcMessage,
     TcOption,
 };
+use steps::Hook;
 
 use crate::error::is;
 use crate::netlink::{Answer, Netlink, Request};
@@ -45,7 +45,7 @@ const ALL_PROTOCOLS: u32 = 0x0003_u16.to_be() as u32;
 
 /// Returns the name of a hook's filter.
 fn name(hook: Hook) -> String {
-    format!("viaduct/{}", crate::programs::name(hook))
+    format!("viaduct/{}", crate::program_names::name(hook))
 }
 
 /// Returns the parent handle of a hook: clsact's ingress or egress.

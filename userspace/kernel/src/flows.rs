@@ -10,13 +10,11 @@ use std::path::{Path, PathBuf};
 use abi::{Flow, PendingCounters, Tuple, maps};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use nix::time::{ClockId, clock_gettime};
-use planner::FlowTable;
+use steps::FlowTable;
 
-use crate::ObserveError;
-use crate::batch;
 use crate::error::{Attempt as _, io_error};
-use crate::pins;
 use crate::tables::{Hash, Wire};
+use crate::{ObserveError, batch, pinned_maps, pins};
 
 /// Reads the pinned flow table; works while no agent is running.
 #[derive(Clone, Debug)]
@@ -29,7 +27,7 @@ impl FlowReader {
     /// Makes a reader of the flow table that is pinned below `bpffs`.
     pub fn new(bpffs: &Path) -> Self {
         Self {
-            pin: pins::version(bpffs).join(pins::MAP_PINS),
+            pin: pins::version(bpffs).join(pinned_maps::MAP_PINS),
         }
     }
 

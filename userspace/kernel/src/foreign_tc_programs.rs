@@ -4,13 +4,12 @@
 //! that run before ours see all packets, and so do those on egress, where ours runs first.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use model::IfName;
-use planner::{Hook, Link};
+use steps::{Hook, Link};
 
 use crate::netlink::Netlink;
 use crate::programs::ingress_index;

@@ -13,7 +13,7 @@ mod nft;
 use std::collections::BTreeMap;
 use std::io;
 
-use planner::{FilterBackend, FilterTable, ForwardTables, ForwardingStep, TableState};
+use steps::{FilterBackend, FilterTable, ForwardTables, ForwardingStep, TableState};
 
 pub(crate) use legacy::{fingerprint, has_foreign_entries};
 pub(crate) use nft::has_foreign_rules;

@@ -1,19 +1,18 @@
 //! The real kernel: sockets, maps and programs, opened once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use abi::Counters;
 use model::Mac;
-use planner::{Observed, Scope, SocketHook, Step};
+use steps::SocketHook;
 
 use crate::error::{Attempt as _, OpenError};
 use crate::features::Probed;
 use crate::forwarding::FilterTables;
 use crate::names::Names;
+use crate::neighbour_overflows::NeighbourOverflows;
 use crate::netfilter_table::Netfilter;
 use crate::netlink::Netlink;
-use crate::node_checks::NeighbourOverflows;
 use crate::pins::Pins;
 use crate::port_reservations::PortReservationSockets;
 use crate::program_cache::ProgramCache;
@@ -21,10 +20,7 @@ use crate::programs::{Programs, constants, load};
 use crate::sockets::{NodeCgroup, Sockets};
 use crate::tables::Tables;
 use crate::xdp_prefilter::XdpPrefilters;
-use crate::{
-    Feature, Kernel, Measured, ObserveError, StepError, counters, execute, heap, links, observe,
-    raw,
-};
+use crate::{Feature, heap, links, raw};
 
 /// Options of [`Host::open`].
 #[derive(Clone, Debug)]
@@ -60,7 +56,7 @@ pub struct Host {
     /// Ethernet addresses that were set, by interface index.
     pub(crate) set_macs: BTreeMap<u32, Mac>,
     /// Holds the lock of the pins.
-    pins: Pins,
+    pub(crate) pins: Pins,
 }
 
 impl Host {
@@ -127,36 +123,6 @@ impl Host {
     /// Returns the optional kernel features, and what is used where one is missing.
     pub fn features(&self) -> Vec<Feature> {
         self.probed.list(self.unavailable())
-    }
-}
-
-impl Kernel for Host {
-    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
-        Ok(observe::observe(self, scope)?)
-    }
-
-    fn execute(&mut self, step: &Step) -> Result<(), StepError> {
-        tracing::trace!(?step, "execute");
-        let _at = crash::step(step);
-        Ok(execute::execute(self, step)?)
-    }
-
-    fn finish_migration(&mut self) -> Result<(), ObserveError> {
-        let finished = self.pins.finish_migration(&mut self.tables);
-        Ok(finished.attempt(|| "finish the migration of an older version's tables".to_owned())?)
-    }
-
-    fn measure(&mut self) -> Result<Measured, ObserveError> {
-        let measured = counters::measure(&self.tables);
-        Ok(measured.attempt(|| "read the counters".to_owned())?)
-    }
-
-    fn sent(&mut self, slots: &BTreeSet<u32>) -> Result<BTreeMap<u32, Counters>, ObserveError> {
-        if !self.probed.has_tcx() {
-            return Ok(BTreeMap::new());
-        }
-        let sent = counters::sent(&self.tables, slots);
-        Ok(sent.attempt(|| "read the counters".to_owned())?)
     }
 }
 

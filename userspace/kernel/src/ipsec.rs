@@ -9,7 +9,7 @@ use std::io;
 use rtnetlink::sys::protocols::NETLINK_XFRM;
 use rtnetlink::sys::{Socket, TokioSocket};
 
-use crate::netfilter::messages;
+use crate::netfilter_messages::messages;
 use crate::netlink;
 
 /// `XFRM_MSG_GETSPDINFO` and the type of its answer.

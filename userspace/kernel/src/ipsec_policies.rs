@@ -4,12 +4,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::Cidr;
-use planner::{Ipsec, IpsecDirection, IpsecPolicy};
 use rtnetlink::packet_core::NlasIterator;
 use rtnetlink::sys::Socket;
 use rtnetlink::sys::protocols::NETLINK_XFRM;
+use steps::{Ipsec, IpsecDirection, IpsecPolicy};
 
-use crate::netfilter::messages;
+use crate::netfilter_messages::messages;
 use crate::{ipsec, netlink};
 
 /// `XFRM_MSG_GETPOLICY` and `XFRM_MSG_NEWPOLICY`.

@@ -29,14 +29,18 @@ mod foreign_tc_programs;
 mod forwarding;
 mod heap;
 mod host;
+mod host_kernel;
 mod instructions;
 mod ipsec;
 mod ipsec_policies;
 mod limits;
+mod link_changes;
 mod links;
 mod local_route;
 mod names;
+mod neighbour_overflows;
 mod netfilter;
+mod netfilter_messages;
 mod netfilter_table;
 mod netlink;
 mod netns;
@@ -46,6 +50,7 @@ mod observe;
 mod older_flows;
 mod pin_migration;
 mod pinned;
+mod pinned_maps;
 mod pins;
 mod pod;
 mod port_reservations;
@@ -53,6 +58,7 @@ mod port_user;
 mod probe_redirect_peer;
 mod program_cache;
 mod program_load;
+mod program_names;
 mod programs;
 mod raw;
 mod removal;
@@ -78,16 +84,16 @@ pub use heap::release_free_memory;
 pub use host::{Host, HostOptions, boot_id, memory};
 pub use netfilter::{RuleChanges, RuleReader};
 pub use pins::remove_pins;
-pub use planner::Process;
 pub use port_reservations::raise_file_limit;
-pub use port_user::{PortInUse, binding_runtime};
+pub use port_user::{PortInUse, ancestors};
 pub use raw::peer_groups;
 pub use sockets::{NodeCgroup, cgroup_root};
+pub use steps::Process;
 pub use thread::ThreadId;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use planner::{Observed, Scope, Step};
+use steps::{Observed, Scope, Step};
 
 /// Interface between the engine, which decides, and the kernel, which is observed and changed.
 pub trait Kernel {
@@ -109,7 +115,7 @@ pub trait Kernel {
     fn measure(&mut self) -> Result<Measured, ObserveError>;
 
     /// Returns the egress counters of the pods in these slots, by slot. Empty on a kernel without
-    /// TCX, which cannot attach [`planner::Hook::FromBusyPod`].
+    /// TCX, which cannot attach [`steps::Hook::FromBusyPod`].
     fn sent(&mut self, slots: &BTreeSet<u32>)
     -> Result<BTreeMap<u32, abi::Counters>, ObserveError>;
 }

@@ -10,7 +10,7 @@ use abi::{Bucket, Direction, Limit, Shaped, TICKS};
 use model::ShapedSubnets;
 use nix::sys::time::TimeValLike as _;
 use nix::time::{ClockId, clock_gettime};
-use planner::{Entries, Entry, EntryKey, Shape};
+use steps::{Entries, Entry, EntryKey, Shape};
 
 use crate::entries::mismatch;
 use crate::error::io_error;

@@ -4,10 +4,9 @@
 //! the local routing table is made later by a kernel thread: on a busy machine, much later. Until
 //! then packets for the address are dropped. IPv4 has no such gap.
 
-use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};

@@ -7,9 +7,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use model::IfName;
-use planner::LinkRef;
 use rustix::net::netdevice::{index_to_name, name_to_index};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use steps::LinkRef;
 
 use crate::error::is_gone;
 

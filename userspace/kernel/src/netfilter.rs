@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
 use nix::errno::Errno;
-use planner::{ADMIN_CHAIN, FORWARD_CHAIN, SysctlKey};
 use rtnetlink::packet_core::{NlaBuffer, NlasIterator};
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocketExt as _, Socket, TokioSocket};
+use steps::{ADMIN_CHAIN, FORWARD_CHAIN, SysctlKey};
 
 use crate::error::is;
+use crate::netfilter_messages::{HEADER, messages};
 use crate::{
-    foreign_tc_programs, forwarding, ipsec, netfilter_table, netlink, pins, sysctl, xtables,
+    foreign_tc_programs, forwarding, ipsec, netfilter_table, netlink, pinned_maps, pins, sysctl,
+    xtables,
 };
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
@@ -41,8 +43,6 @@ const USE: u16 = 6;
 /// `NFTA_HOOK_HOOKNUM`.
 const HOOK_NUMBER: u16 = 1;
 
-/// Size of `struct nlmsghdr`.
-const HEADER: usize = 16;
 /// Size of `struct nfgenmsg`.
 const FAMILY_HEADER: usize = 4;
 
@@ -67,7 +67,7 @@ impl RuleReader {
     /// Makes a reader for the agent whose pins are below `bpffs`.
     pub fn new(bpffs: &Path) -> Self {
         Self {
-            links: pins::version(bpffs).join(pins::LINK_PINS),
+            links: pins::version(bpffs).join(pinned_maps::LINK_PINS),
         }
     }
 
@@ -148,22 +148,6 @@ fn request() -> Vec<u8> {
     bytes.extend(DUMP.to_ne_bytes());
     bytes.extend([0; 8 + FAMILY_HEADER]);
     bytes
-}
-
-/// Splits one read into messages: type, and payload after `struct nlmsghdr`. Stops at a truncated
-/// message.
-pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
-    let mut found = Vec::new();
-    while let Some(head) = bytes.get(..HEADER) {
-        let length = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        let kind = u16::from_ne_bytes([head[4], head[5]]);
-        let Some(body) = bytes.get(HEADER..length) else {
-            break;
-        };
-        found.push((kind, body));
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
-    }
-    found
 }
 
 /// A chain of nftables.

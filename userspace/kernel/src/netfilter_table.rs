@@ -11,7 +11,7 @@ mod stale_flows;
 use std::io;
 
 use nix::errno::Errno;
-use planner::{Entries, Entry, EntryKey, NetfilterState, NetfilterTable};
+use steps::{Entries, Entry, EntryKey, NetfilterState, NetfilterTable};
 
 use crate::error::is;
 use crate::nftables::{Batch, Element, Nftables, ReadElement};

@@ -317,24 +317,6 @@ pub(crate) fn decode(bytes: &[u8]) -> io::Result<NetlinkPayload<Message>> {
     decoded.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn fuzz(bytes: &[u8]) {
-    for part in messages(bytes) {
-        let _ = answer(part);
-        match decode(part) {
-            Ok(NetlinkPayload::InnerMessage(Message::NewLink(link))) => crate::links::fuzz(&link),
-            Ok(NetlinkPayload::InnerMessage(Message::NewAddress(own))) => {
-                crate::addresses::fuzz(&own);
-            }
-            Ok(NetlinkPayload::InnerMessage(Message::NewRoute(route))) => {
-                crate::routes::fuzz(&route);
-                crate::route_answers::fuzz(&route);
-            }
-            Ok(_) | Err(_) => {}
-        }
-    }
-}
-
 fn decode_link(payload: &[u8]) -> Result<LinkMessage, DecodeError> {
     let header = LinkHeader::parse(payload)?;
     let family = header.interface_family;
@@ -350,7 +332,7 @@ fn decode_link(payload: &[u8]) -> Result<LinkMessage, DecodeError> {
     Ok(link)
 }
 
-fn answer(bytes: &[u8]) -> Answer {
+pub(crate) fn answer(bytes: &[u8]) -> Answer {
     match decode(bytes)? {
         NetlinkPayload::InnerMessage(object) => Ok(Some(object)),
         NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),

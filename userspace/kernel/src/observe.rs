@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use model::{Attachment, IfName, NetnsPath};
-use planner::{Hook, Link, LinkKind, Observed, PodSide, PortUsers, Scope, SysctlKey};
+use model::{IfName, NetnsPath};
+use steps::{
+    AttachmentQuery, Hook, Link, LinkKind, Observed, PodSide, PortUsers, Scope, SysctlKey,
+};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
@@ -30,8 +32,8 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
             ifname,
             links,
         } => netns(host, path, ifname, links),
-        Scope::Attachment(attachment) => of_attachment(host, attachment),
-        Scope::Outside(attachment) => outside(host, attachment),
+        Scope::Attachment(query) => of_attachment(host, query),
+        Scope::Outside(query) => outside(host, query),
         Scope::Settings {
             path,
             ifname,
@@ -192,28 +194,24 @@ fn netns(
     Ok(observed)
 }
 
-fn of_attachment(host: &mut Host, attachment: &Attachment) -> Result<Observed, Failed> {
-    let mut observed = outside(host, attachment)?;
-    let path = &attachment.netns.path;
+fn of_attachment(host: &mut Host, query: &AttachmentQuery) -> Result<Observed, Failed> {
+    let mut observed = outside(host, query)?;
+    let path = &query.netns.path;
     if let Some(open) = open(path)? {
-        if *open.identity() == attachment.netns {
-            observed.pod = pod_side(&open, &attachment.key.ifname)?;
+        if *open.identity() == query.netns {
+            observed.pod = pod_side(&open, &query.key.ifname)?;
         }
         observed.netns.insert(path.clone(), open.identity().clone());
     }
     Ok(observed)
 }
 
-fn outside(host: &mut Host, attachment: &Attachment) -> Result<Observed, Failed> {
-    let host_link = attachment.host_link();
-    let wanted = BTreeSet::from([host_link.name().clone(), attachment.bridge.clone()]);
+fn outside(host: &mut Host, query: &AttachmentQuery) -> Result<Observed, Failed> {
     Ok(Observed {
-        links: some_links(host, &wanted)?,
-        entries: entries::of_attachment(&host.tables, attachment)
-            .attempt(|| format!("read the table entries of {}", attachment.key))?,
-        port_reservations: host
-            .reservations
-            .some(planner::attachment_reservations(attachment)),
+        links: some_links(host, &query.links)?,
+        entries: entries::some(&host.tables, &query.entries)
+            .attempt(|| format!("read the table entries of {}", query.key))?,
+        port_reservations: host.reservations.some(query.reservations.iter().copied()),
         ..Observed::default()
     })
 }

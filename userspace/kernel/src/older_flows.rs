@@ -5,9 +5,8 @@
 //! programs are replaced. Until then it stays pinned, and the next agent copies it if this one
 //! dies.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use abi::{Flow, Tuple, maps};
 use aya::maps::{HashMap, Map, MapData};
@@ -17,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::batch;
 use crate::error::{io_error, is};
-use crate::pins::MAP_PINS;
+use crate::pinned_maps::MAP_PINS;
 use crate::tables::{Hash, Wire};
 
 /// `BPF_NOEXIST`: add an entry, and never overwrite one.

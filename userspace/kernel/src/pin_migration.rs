@@ -15,7 +15,7 @@ use abi::{ABI_VERSION, maps};
 
 use crate::error::{Attempt as _, OpenError};
 use crate::older_flows::OlderFlows;
-use crate::pins::has_current_shape;
+use crate::pinned_maps::has_current_shape;
 
 /// Fails with [`OpenError::Newer`] where a newer agent has pins below `bpffs`.
 pub(crate) fn refuse_newer(bpffs: &Path) -> Result<(), OpenError> {

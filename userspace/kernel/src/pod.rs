@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use model::{IfName, InterfaceAddress, Netns};
 use nix::errno::Errno;
-use planner::{PodSide, PodSpec, SysctlKey};
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use steps::{PodSide, PodSpec, SysctlKey};
 
 use crate::addresses::Detection;
 use crate::error::{Attempt as _, Failed, is};
 use crate::netlink::{Netlink, Request, open_listener, receive};
 use crate::netns::OpenNetns;
-use crate::{addresses, links, local_route, routes, sysctl};
+use crate::{addresses, link_changes, links, local_route, routes, sysctl};
 
 /// The multicast group of IPv6 addresses.
 const IPV6_ADDRESSES: u32 = MulticastGroup::Ipv6Ifaddr as u32;
@@ -146,7 +146,7 @@ pub(crate) fn set_mtu(netns: &Netns, ifname: &IfName, mtu: u32) -> Result<(), Fa
     let call = || format!("set MTU {mtu} of {ifname} in {}", netns.path);
     let open = OpenNetns::open(netns).attempt(call)?;
     let mut inside = open.run(Netlink::open).attempt(call)?;
-    links::set_mtu(&mut inside, ifname, mtu)
+    link_changes::set_mtu(&mut inside, ifname, mtu)
 }
 
 /// Longest wait for duplicate address detection, as the reference bridge plugin has it.

@@ -23,12 +23,11 @@
 //! Which attachment reserves which port is the planner's decision.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::fchown;
 use std::path::Path;
+use std::{fs, io};
 
 use model::Protocol;
 use nix::errno::Errno;
@@ -37,7 +36,10 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, listen,
     setsockopt, socket, sockopt,
 };
-use planner::{PortLeave, PortReservation, PortReservations, ReservationOwner, ReservedBy};
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
+use steps::{PortLeave, PortReservation, PortReservations, ReservationOwner, ReservedBy};
 
 use crate::error::{Failed, is};
 use crate::instructions::{EXIT, MOVE, instruction};
@@ -220,6 +222,9 @@ fn open(
         // sockets accept this option as well.
         setsockopt(&socket, sockopt::IpFreebind, &true)?;
     }
+    if reservation.protocol == Protocol::Udp {
+        ignore_path_mtu(&socket, reservation.address.is_ipv4())?;
+    }
     // The bind hook lets this mark pass; it refuses published ports to all other sockets. Cleared
     // after the bind, because no packet of the socket is to have it.
     setsockopt(&socket, sockopt::Mark, &abi::HOLDER_MARK)?;
@@ -234,6 +239,18 @@ fn open(
         raw::attach_socket_selector(&socket, refusal)?;
     }
     Ok(Some(socket))
+}
+
+/// Excludes a socket from path MTU discovery. An ICMP error that quotes the port, and belongs to no
+/// flow, finds the socket (`__udp4_lib_err`, whatever its program says): a forged one would change
+/// the path MTU of the node, also for pods.
+fn ignore_path_mtu(socket: &OwnedFd, is_ipv4: bool) -> io::Result<()> {
+    if is_ipv4 {
+        set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::OMIT)?;
+    } else {
+        set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::OMIT)?;
+    }
+    Ok(())
 }
 
 /// Loads the program `return SK_DROP`.

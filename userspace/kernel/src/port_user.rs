@@ -3,15 +3,13 @@
 //! The result may be outdated when it is read, and fields that cannot be found are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::fs;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::{fmt, fs, io};
 
 use model::{Protocol, printable};
-use planner::{PortReservation, Process};
+use steps::{PortReservation, Process};
 
 /// Processes between the runtime and the plugin, such as shells and other plugins, at most.
 const MAX_ANCESTORS: usize = 8;
@@ -96,14 +94,12 @@ pub(crate) fn exists(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// Returns the runtime that executed the plugin with this process ID, if it binds the published
-/// ports of its containers itself.
-pub fn binding_runtime(plugin: u32) -> Option<u32> {
-    let ancestors: Vec<Process> = std::iter::successors(parent(plugin), |pid| parent(*pid))
+/// Returns the processes that led to the execution of a process, nearest first.
+pub fn ancestors(pid: u32) -> Vec<Process> {
+    std::iter::successors(parent(pid), |pid| parent(*pid))
         .take(MAX_ANCESTORS)
         .filter_map(process)
-        .collect();
-    planner::binding_runtime(&ancestors)
+        .collect()
 }
 
 /// Returns the parent of a process: the field behind the command, which is in parentheses, and the

@@ -16,11 +16,11 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
-use planner::Hook;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkMessage};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
+use steps::Hook;
 
 use crate::instructions::{CALL, EXIT, MOVE, instruction};
 use crate::links::{QUEUES, set_up_message};

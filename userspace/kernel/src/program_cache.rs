@@ -16,7 +16,8 @@ use nix::errno::Errno;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::io_error;
-use crate::pins::{MAPS, Pins, make};
+use crate::pinned_maps::MAPS;
+use crate::pins::{Pins, make};
 use crate::programs::LoaderConstants;
 
 /// Bytes of the SHA-256 digest in the name of a directory.

@@ -12,19 +12,20 @@ use std::path::{Path, PathBuf};
 use abi::maps::programs;
 use aya::programs::links::FdLink;
 use aya::programs::tc::TcAttachOptions;
-use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
-use aya::programs::{TestRun as _, TestRunOptions};
+use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use model::IfName;
 use nix::errno::Errno;
-use planner::Hook;
+use steps::Hook;
 
 use crate::error::{OpenError, io_error};
 use crate::features::Probed;
 use crate::pinned;
-use crate::pins::{MAPS, Pins};
+use crate::pinned_maps::MAPS;
+use crate::pins::Pins;
 use crate::program_cache::{CachedPrograms, ProgramCache};
 use crate::program_load::retry_interrupted;
+use crate::program_names::name;
 use crate::raw::ProgramLink;
 
 /// Classifier programs that the BPF object must contain.
@@ -36,17 +37,6 @@ const PROGRAMS: [&str; 6] = [
     programs::UPLINK_OUT,
     programs::SWEEP,
 ];
-
-/// Returns the name of a hook's program in the object.
-pub(crate) fn name(hook: Hook) -> &'static str {
-    match hook {
-        Hook::FromPod => programs::FROM_POD,
-        Hook::FromBusyPod => programs::FROM_BUSY_POD,
-        Hook::ToPod => programs::TO_POD,
-        Hook::UplinkIn => programs::UPLINK_IN,
-        Hook::UplinkOut => programs::UPLINK_OUT,
-    }
-}
 
 /// Constant of the object: the flag for `bpf_l4_csum_replace` on IPv6 packets.
 const CHECKSUM_FLAG: &str = "CSUM_F_IPV6";

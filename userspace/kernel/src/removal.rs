@@ -8,6 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
+use model::IfName;
 use nix::errno::Errno;
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::NetlinkPayload;
@@ -16,8 +17,8 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rtnetlink::sys::Socket;
 
 use crate::error::{is, is_gone};
-use crate::links::indexed;
-use crate::netlink::{decode, encode_change, messages, open_listener, receive};
+use crate::links::{get, indexed};
+use crate::netlink::{Netlink, decode, encode_change, messages, open_listener, receive};
 
 /// Deletes the link with this index. A link that is already gone is success.
 pub(crate) fn delete(index: u32) -> io::Result<()> {
@@ -70,4 +71,12 @@ fn wait(socket: &Socket, index: u32) -> io::Result<()> {
 /// family `AF_BRIDGE` for a port that leaves it, too.
 fn is_deletion(message: &LinkMessage, index: u32) -> bool {
     message.header.interface_family == AddressFamily::Unspec && message.header.index == index
+}
+
+/// Deletes a link that a failed step has just created.
+pub(crate) fn undo_creation(netlink: &mut Netlink, name: &IfName) {
+    let undone = get(netlink, name).and_then(|link| delete(link.index));
+    if let Err(error) = undone {
+        tracing::error!(link = %name, %error, "cannot delete a link after a failed step: it remains without an alias");
+    }
 }

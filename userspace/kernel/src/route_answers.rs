@@ -13,10 +13,10 @@ use std::io;
 use std::net::IpAddr;
 
 use nix::errno::Errno;
-use planner::{RouteAnswer, RouteQuery};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use steps::{RouteAnswer, RouteQuery};
 
 use crate::error::is;
 use crate::names::Names;

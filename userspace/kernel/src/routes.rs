@@ -10,7 +10,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::{Cidr, Route, RouteOptions};
-use planner::RouteEntry;
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_core::Nla as _;
 use rtnetlink::packet_route::route::{
@@ -19,6 +18,7 @@ use rtnetlink::packet_route::route::{
 };
 use rtnetlink::packet_route::rule::RuleMessage;
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use steps::RouteEntry;
 
 use crate::netlink::Netlink;
 

@@ -15,7 +15,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{CgroupAttachMode, CgroupSockAddr, Program, ProgramError, ProgramFd, SockOps};
 use nix::errno::Errno;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
-use planner::{CgroupCoverage, SocketHook, SocketHookState};
+use steps::{CgroupCoverage, SocketHook, SocketHookState};
 
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
 use crate::pins::Pins;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use planner::SysctlKey;
+use steps::SysctlKey;
 
 /// First read size, enough for nearly every value: the kernel allocates and clears as many bytes as
 /// are requested.

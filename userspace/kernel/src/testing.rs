@@ -3,23 +3,57 @@
 //!
 //! The only guarantee is that they return.
 
+use rtnetlink::packet_core::NetlinkPayload;
+use rtnetlink::packet_route::RouteNetlinkMessage as Message;
+
 use crate::{
-    bridge_port, events, forwarding, ipsec, ipsec_policies, netfilter, netfilter_table, netlink,
-    nftables,
+    addresses, bridge_port, bridge_vlans, events, forwarding, ipsec, ipsec_policies, links,
+    netfilter, netfilter_messages, netfilter_table, netlink, nftables, route_answers, routes,
 };
 
 /// Parses bytes as one read of each kind of netlink socket that this crate has: rtnetlink,
 /// nftables, connection tracking and IPsec; and as a table of iptables, as `getsockopt` returns it.
 pub fn answers(bytes: &[u8]) {
-    netlink::fuzz(bytes);
+    routing(bytes);
     bridge_port::fuzz(bytes);
     events::fuzz(bytes);
     netfilter::fuzz(bytes);
-    nftables::fuzz(bytes);
+    rulesets(bytes);
     netfilter_table::fuzz(bytes);
     ipsec::fuzz(bytes);
     ipsec_policies::fuzz(bytes);
     forwarding::fuzz(bytes);
+}
+
+/// Parses answers of rtnetlink.
+fn routing(bytes: &[u8]) {
+    for part in netlink::messages(bytes) {
+        let _ = netlink::answer(part);
+        match netlink::decode(part) {
+            Ok(NetlinkPayload::InnerMessage(Message::NewLink(link))) => {
+                links::fuzz(&link);
+                bridge_vlans::fuzz(&link);
+            }
+            Ok(NetlinkPayload::InnerMessage(Message::NewAddress(own))) => {
+                addresses::fuzz(&own);
+            }
+            Ok(NetlinkPayload::InnerMessage(Message::NewRoute(route))) => {
+                routes::fuzz(&route);
+                route_answers::fuzz(&route);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// Parses answers of nftables.
+fn rulesets(bytes: &[u8]) {
+    let _ = nftables::results(bytes);
+    for (_, body) in netfilter_messages::messages(bytes) {
+        if let Some(rule) = nftables::fuzz_rule(body) {
+            forwarding::fuzz_rule(&rule);
+        }
+    }
 }
 
 #[cfg(test)]

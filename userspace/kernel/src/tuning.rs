@@ -10,9 +10,9 @@ use std::io;
 
 use model::{IfName, InterfaceSettings, Netns};
 use nix::errno::Errno;
-use planner::SysctlKey;
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use steps::SysctlKey;
 
 use crate::error::{Attempt as _, Failed};
 use crate::netlink::Netlink;

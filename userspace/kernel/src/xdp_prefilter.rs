@@ -16,7 +16,7 @@ use aya::programs::links::FdLink;
 use aya::programs::xdp::XdpMode;
 use model::IfName;
 use nix::errno::Errno;
-use planner::{AttachedPrefilter, Link};
+use steps::{AttachedPrefilter, Link};
 
 use crate::error::io_error;
 use crate::pinned;

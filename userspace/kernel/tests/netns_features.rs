@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use kernel::{Host, HostOptions, Kernel as _};
-use planner::{Hook, Step};
+use steps::{Hook, Step};
 use support::skip::lacks_tcx;
 use support::*;
 

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind::WouldBlock;
 
 use kernel::{Host, Kernel as _, RuleReader};
-use planner::{
-    AcceptRule, FilterBackend, FilterFamily, FilterTable, ForwardTables, ForwardingIntent,
-    ForwardingMode, ForwardingStep, Probe, Scope, Step, plan_forwarding, plan_forwarding_removal,
+use planner::{ForwardingIntent, ForwardingMode, Probe, plan_forwarding, plan_forwarding_removal};
+use steps::{
+    AcceptRule, FilterBackend, FilterFamily, FilterTable, ForwardTables, ForwardingStep, Scope,
+    Step,
 };
 use support::*;
 

@@ -8,7 +8,8 @@ use kernel::Kernel;
 use model::{Mac, Route};
 use nix::errno::Errno;
 use nix::mount::MsFlags;
-use planner::{LinkKind, Observed, Scope, Step, SysctlKey};
+use planner::attachment_query;
+use steps::{LinkKind, Observed, Scope, Step, SysctlKey};
 use support::*;
 
 #[test]
@@ -54,7 +55,7 @@ fn a_veth_is_created_with_its_peer_in_the_pod_and_both_ends_are_set_up() {
         let seen = host.observe(&Scope::Node { sysctls }).unwrap();
         let end = &seen.links[host_of(&attachment).name()];
         assert_eq!(end.addresses, [], "no link-local address on a bridge port");
-        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
         let seen = observe_scope(&mut host, &scope);
         let end = &seen.links[host_of(&attachment).name()];
         let bridge = &seen.links[&bridge().name];
@@ -282,7 +283,7 @@ fn a_veth_of_a_vanished_namespace_is_deleted_at_once() {
         execute(&mut host, &pod_steps(&attachment));
         node.remove_netns("pod");
         execute(&mut host, &[delete(&attachment)]);
-        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
         let seen = host.observe(&scope).unwrap();
         assert_eq!(seen.pod, None);
         assert!(seen.netns.is_empty());
@@ -324,7 +325,7 @@ fn another_namespace_at_the_same_path_is_not_entered() {
         assert_ne!(second.inode, netns.inode);
         let error = host.execute(&step).unwrap_err();
         assert!(error.is_gone());
-        let scope = Scope::Attachment(Box::new(attachment));
+        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
         let seen = host.observe(&scope).unwrap();
         assert_eq!(seen.netns[&second.path], second);
         assert_eq!(seen.pod, None);

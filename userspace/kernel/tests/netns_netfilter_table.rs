@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use kernel::{Host, Kernel as _};
 use model::Protocol;
-use planner::{
+use steps::{
     Entry, EntryKey, NetfilterState, NetfilterStep, NetfilterTable, Observed, Scope, Step,
 };
 use support::*;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use kernel::fake::Fake;
 use kernel::{Changes, Host, HostOptions, Kernel, NodeCgroup};
 use model::Protocol;
-use planner::{
+use steps::{
     CheckFacts, CheckQuery, IpsecDirection, LinkKind, PortReservation, RouteAnswer, RouteQuery,
     Scope, Step,
 };

@@ -14,7 +14,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket,
     sockopt,
 };
-use planner::{PortReservation, ReservationOwner, ReservedBy, Scope, Step};
+use steps::{PortReservation, ReservationOwner, ReservedBy, Scope, Step};
 use support::*;
 
 fn reservation(text: &str) -> PortReservation {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use aya::programs::ProgramInfo;
 use kernel::{Host, HostOptions, OpenError};
-use planner::Step;
+use steps::Step;
 use support::*;
 
 fn below(directory: PathBuf) -> Vec<PathBuf> {

@@ -12,7 +12,8 @@ use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
 use kernel::{Host, Kernel, OpenError};
 use model::{PortMapping, Protocol};
-use planner::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
+use planner::attachment_query;
+use steps::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
 use support::foreign::ForeignProgram;
 use support::skip::has_tcx;
 use support::*;
@@ -244,7 +245,7 @@ fn entries_of_an_attachment_are_found_by_its_keys_and_removed() {
         let steps = entry_steps(&attachment);
         execute(&mut host, &steps);
         execute(&mut host, &steps);
-        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
         let seen = host.observe(&scope).unwrap().entries;
         assert_eq!(seen.len(), 6);
         assert_eq!(observe(&mut host).entries, seen);

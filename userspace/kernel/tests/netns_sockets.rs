@@ -15,7 +15,7 @@ use model::{Attachment, Protocol};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
 };
-use planner::{SocketHook, SocketHookState, Step};
+use steps::{SocketHook, SocketHookState, Step};
 use support::hostports::*;
 use support::traffic::*;
 use support::*;

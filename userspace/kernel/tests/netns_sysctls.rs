@@ -3,7 +3,7 @@
 mod support;
 
 use kernel::Kernel;
-use planner::{Scope, Step};
+use steps::{Scope, Step};
 use support::*;
 
 /// The kernel returns what fits into the first read of a port set, and accepts a page per write.

@@ -11,7 +11,7 @@ use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
 use kernel::{Host, Kernel};
 use model::{Attachment, IfName};
-use planner::{Hook, Step};
+use steps::{Hook, Step};
 use support::foreign::ForeignProgram;
 use support::skip::has_tcx;
 use support::*;

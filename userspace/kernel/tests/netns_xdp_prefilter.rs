@@ -9,7 +9,7 @@ use aya::Ebpf;
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use kernel::{Host, Kernel as _};
-use planner::{AttachedPrefilter, Entry, EntryKey, LinkRef, Step, XdpPrefilterStep};
+use steps::{AttachedPrefilter, Entry, EntryKey, LinkRef, Step, XdpPrefilterStep};
 use support::*;
 
 fn attach() -> Step {

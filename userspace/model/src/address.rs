@@ -226,6 +226,12 @@ impl fmt::Display for Mac {
     }
 }
 
+/// Returns whether this is an IPv6 link-local address. IPv4's 169.254.0.0/16 is not counted: some
+/// clouds route it.
+pub fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

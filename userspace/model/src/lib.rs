@@ -8,6 +8,7 @@
 
 mod address;
 mod attachment;
+mod attachment_key;
 mod bandwidth;
 mod bridge_port;
 mod degraded_reason;
@@ -19,13 +20,14 @@ mod port;
 mod port_set;
 mod printable;
 mod range;
+mod route;
 mod settings;
 
-pub use address::{Cidr, CidrError, InterfaceAddress, Mac, MacError};
+pub use address::{Cidr, CidrError, InterfaceAddress, Mac, MacError, is_link_local};
 pub use attachment::{
-    Adoption, Assigned, Attachment, AttachmentKey, Intent, Netns, PodName, Record, Requested,
-    Route, RouteOptions, State,
+    Adoption, Assigned, Attachment, Intent, Netns, PodName, Record, Requested, State,
 };
+pub use attachment_key::AttachmentKey;
 pub use bandwidth::{Bandwidth, Limit, LimitPolicy, Prefixes, Rates, ShapedSubnets};
 pub use bridge_port::{
     BridgeOptions, IngressPolicy, NetworkAccess, PortOptions, PortVlans, UnknownIngressPolicy,
@@ -40,4 +42,5 @@ pub use port::{PortMapping, Protocol, StandbyPort, UnknownProtocol};
 pub use port_set::PortSet;
 pub use printable::{printable, printable_json, printable_lines};
 pub use range::{Range, RangeError, RangeSet};
+pub use route::{Route, RouteOptions};
 pub use settings::InterfaceSettings;

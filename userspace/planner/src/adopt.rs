@@ -7,15 +7,17 @@
 
 use std::collections::BTreeSet;
 
+use ipam::AddressRefusal;
 use model::{Adoption, Assigned, Attachment, IfName, Mac};
+use steps::{Link, LinkKind, Observed, PodSide, Step};
 
 use crate::attach::AttachContext;
-use crate::check::POD_HOOKS;
+use crate::hooks::POD_HOOKS;
 use crate::tables::attachment_entries;
-use crate::{Link, LinkKind, Observed, Plan, PodSide, Refusal, Step};
+use crate::{Plan, Refusal};
 
 /// Decides on an adoption and plans it, without hostports: [`crate::plan_publish`] adds them.
-/// `observed` is of [`crate::Scope::Netns`] with the links that the adoption names.
+/// `observed` is of [`steps::Scope::Netns`] with the links that the adoption names.
 pub fn plan_adopt(
     adoption: &Adoption,
     observed: &Observed,
@@ -99,7 +101,7 @@ fn free_addresses(
     for assigned in &adoption.addresses {
         let address = assigned.address.address;
         if context.leases.node.contains(&address) {
-            return Err(Refusal::AddressOfNode { address });
+            return Err(AddressRefusal::AddressOfNode { address }.into());
         }
         if let Some(owner) = context.leases.taken.get(&address) {
             return Err(Refusal::AddressOfOther {

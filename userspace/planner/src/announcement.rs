@@ -5,40 +5,16 @@
 //! 98). An address that nothing has had needs none: neighbours have no entry for it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 
-use model::{Attachment, IfName, Mac, Netns};
+use model::{Attachment, Mac};
+use steps::{Announcement, Link, Step};
 
-use crate::bridge::is_our_alias;
-use crate::{Link, Step};
+use crate::alias::is_our_alias;
 
 /// Addresses that are remembered at most. Beyond that, all of them are forgotten, and the next ones
 /// are announced.
 const CAPACITY: usize = 1 << 16;
-
-/// An announcement of addresses by a pod's interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announcement {
-    /// Pod's network namespace.
-    pub netns: Netns,
-    /// Interface name in the pod.
-    pub ifname: IfName,
-    /// Ethernet address of the interface.
-    pub mac: Mac,
-    /// The addresses.
-    pub addresses: Vec<IpAddr>,
-}
-
-impl fmt::Display for Announcement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "announce {} of {}", self.mac, self.ifname)?;
-        let path = &self.netns.path;
-        write!(f, " in {path} as the address of")?;
-        let mut addresses = self.addresses.iter();
-        addresses.try_for_each(|address| write!(f, " {address}"))
-    }
-}
 
 /// The MAC address that each address of a pod had last, as far as this agent knows.
 #[derive(Clone, Debug)]
@@ -111,7 +87,7 @@ mod tests {
     use crate::plan_attach;
     use crate::testing::{World, attachment, intent, node, parse};
 
-    fn announced(world: &World, observed: &crate::Observed) -> Vec<IpAddr> {
+    fn announced(world: &World, observed: &steps::Observed) -> Vec<IpAddr> {
         let (_, plan) = plan_attach(&intent("c2"), observed, &world.context()).unwrap();
         match plan.steps().last() {
             Some(Step::Announce(announcement)) => {

@@ -16,19 +16,17 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use model::{
-    Assigned, Attachment, AttachmentKey, Cidr, ContainerId, HairpinMode, Intent, Mac, ManagedLink,
-    Netns, NetworkAccess, PortMapping, Record, Route, RouteOptions, StandbyPort,
+    Assigned, Attachment, Cidr, ContainerId, HairpinMode, Intent, Mac, ManagedLink, Netns,
+    NetworkAccess, PortMapping, Route, RouteOptions, StandbyPort,
 };
+use steps::{EntryKey, LinkKind, Observed, PodSpec, Step, VethSpec};
 
-use crate::address::{Leases, choose};
 use crate::announcement::{LastMacs, announce};
-use crate::check::POD_HOOKS;
+use crate::hooks::POD_HOOKS;
 use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::{attachment_entries, hostport_key, hostport_keys, mapping_keys};
-use crate::{EntryKey, LinkKind, Observed, Plan, PodSpec, PortOwner, Refusal, Step, VethSpec};
-
-/// Records of attachments, by key.
-pub type Records = BTreeMap<AttachmentKey, Record>;
+use crate::{Plan, PortOwner, Records, Refusal};
+use ipam::{Leases, choose};
 
 /// Inputs of an ADD besides the intent and the observation.
 #[derive(Clone, Debug)]
@@ -47,7 +45,7 @@ pub struct AttachContext<'a> {
     pub last_macs: &'a LastMacs,
 }
 
-/// Decides on an attachment and plans it. `observed` is of [`crate::Scope::Netns`] or wider, and
+/// Decides on an attachment and plans it. `observed` is of [`steps::Scope::Netns`] or wider, and
 /// has the bridge.
 pub fn plan_attach(
     intent: &Intent,

@@ -12,30 +12,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{IfName, InterfaceAddress, Mac, Network, NetworkName};
+use model::{IfName, InterfaceAddress, Mac, Network, is_link_local};
+use steps::{BridgeSpec, Link, LinkKind, Observed, Step, VlanStep};
 
+use crate::alias::{bridge_alias, is_our_alias};
 use crate::mtu::network_mtu;
+use crate::own_links::OwnLinks;
 use crate::sysctl::{Families, derives_link_local, disable_autoconf, forward};
-use crate::uplink::{OwnLinks, is_link_local};
-use crate::{BridgeSpec, Link, LinkKind, Observed, Plan, Refusal, Step, VlanStep};
+use crate::{Plan, Refusal};
 
 mod vlan;
 
-const ALIAS: &str = "viaduct ";
-
-/// Returns the alias of a network's bridge, which proves that this agent created it.
-pub fn bridge_alias(network: &NetworkName) -> String {
-    // The kernel stores at most 255 bytes (`IFALIASZ`), and names are ASCII.
-    format!("{ALIAS}{network}").chars().take(255).collect()
-}
-
-/// Returns whether an alias is that of a bridge or VLAN interface of ours.
-pub(crate) fn is_our_alias(alias: Option<&str>) -> bool {
-    alias.is_some_and(|alias| alias.starts_with(ALIAS))
-}
-
 /// Plans the bridge of `network`, and the forwarding that its families need. `observed` is of
-/// [`crate::Scope::Node`] with [`crate::node_sysctls`].
+/// [`steps::Scope::Node`] with [`crate::node_sysctls`].
 pub fn plan_bridge(network: &Network, observed: &Observed) -> Result<Plan, Refusal> {
     let gateway_link = network.gateway_link();
     let context = BridgeContext {

@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
-
-use crate::{Entry, EntryKey, Observed};
+use steps::{Entry, EntryKey, Observed};
 
 /// When packets bypass the bridge and netfilter (`--bypass-netfilter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

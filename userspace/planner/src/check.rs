@@ -9,10 +9,11 @@
 use std::fmt;
 
 use model::{Attachment, HostLink, IfName, InterfaceAddress, Mac, NetnsPath, Route};
+use steps::{EntryKey, Hook, Link, Observed, PodSide, PortReservation};
 
+use crate::hooks::POD_HOOKS;
 use crate::port_reservation;
 use crate::tables::attachment_entries;
-use crate::{EntryKey, Hook, Link, Observed, PodSide, PortReservation};
 
 /// One difference between an attachment's record and the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +89,7 @@ pub enum Difference {
 }
 
 /// Returns every difference between the record and the observation; empty when there is none.
-/// `observed` is of [`crate::Scope::Attachment`].
+/// `observed` is of [`steps::Scope::Attachment`].
 pub fn check(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
     let mut differences = check_host(attachment, observed);
     differences.extend(pod_differences(attachment, observed));
@@ -174,9 +175,6 @@ fn port_differences(attachment: &Attachment, port: &Link) -> Vec<Difference> {
     let vlans = (!port.switching.has(&options.vlans)).then_some(Difference::Vlans(link));
     [hairpin, isolation, vlans].into_iter().flatten().collect()
 }
-
-/// The programs on the host's end of every pod's veth.
-pub(crate) const POD_HOOKS: [Hook; 2] = [Hook::FromPod, Hook::ToPod];
 
 fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
     let path = &attachment.netns.path;

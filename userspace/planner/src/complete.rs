@@ -4,11 +4,12 @@
 //! itself (DHCP).
 
 use model::{Attachment, Intent};
+use steps::{Observed, Step};
 
 use crate::announcement::{LastMacs, announce};
 use crate::attach::{AttachContext, await_addresses, decide, pod_spec, put_entries};
 use crate::port_reservation::{attachment_reservations, reserve};
-use crate::{Observed, Plan, Refusal, Step};
+use crate::{Plan, Refusal};
 
 /// Returns the attachment with the addresses, routes and ports of `intent`. Its link, slot and
 /// generation stay.

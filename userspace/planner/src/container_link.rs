@@ -3,15 +3,16 @@
 //! They are no uplinks. Other software translates there, by netfilter, and its programs and rules
 //! decide about these packets. Our programs are not attached, the containers see the pods' own
 //! addresses, and hostports reached from there are translated by a netfilter table of ours
-//! ([`crate::NetfilterTable`]). See decision 81.
+//! ([`steps::NetfilterTable`]). See decision 81.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
+use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName, is_link_local};
+use steps::{Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, RouteEntry};
 
-use crate::uplink::{OwnLinks, candidates, is_link_local, leads_somewhere};
-use crate::{Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, Records, RouteEntry};
+use crate::Records;
+use crate::own_links::{OwnLinks, candidates, leads_somewhere};
 
 /// Container links of the node, and the addresses behind them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

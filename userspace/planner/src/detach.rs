@@ -7,9 +7,10 @@
 use std::collections::BTreeSet;
 
 use model::{Attachment, HostLink};
+use steps::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Step};
 
+use crate::Plan;
 use crate::port_reservation::release;
-use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step};
 
 /// Plans the removal of `attachment`. Hostport entries go first, so that no new flow is accepted.
 /// Then the port goes down: without its interface entry, `from_pod` drops all that the pod sends,
@@ -19,7 +20,7 @@ use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step}
 /// An adopted link stays, with what its own plugins do: our programs are detached before its
 /// entries are removed.
 ///
-/// `observed` is of [`crate::Scope::Outside`] or wider. An attachment that has left nothing behind
+/// `observed` is of [`steps::Scope::Outside`] or wider. An attachment that has left nothing behind
 /// gets an empty plan.
 pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
     let mut removals: Entries = observed

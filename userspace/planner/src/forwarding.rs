@@ -6,11 +6,9 @@
 //! without such a default get no rules. Chains of the `firewall` plugin's administrator are
 //! evaluated first in the forward hook, as with the reference plugin.
 
-mod apply;
 mod intent;
 mod probe;
 mod rules;
-mod table;
 mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,22 +16,17 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use steps::{
+    ADMIN_CHAIN, AcceptRule, FORWARD_CHAIN, FilterFamily, FilterHook, FilterTable, ForwardTables,
+    ForwardingStep, Place, TableState,
+};
+
 pub use intent::{ForwardingIntent, PodSources};
 pub use probe::Probe;
-pub use rules::{AcceptRule, accept_rules};
-pub use table::{
-    Action, BaseChain, Condition, FilterBackend, FilterFamily, FilterHook, FilterRule, FilterTable,
-    TableState,
-};
-pub use walk::Place;
+pub use rules::accept_rules;
 
 use probe::Fate;
 use walk::DefaultDrop;
-
-/// Name of our chain of accept rules.
-pub const FORWARD_CHAIN: &str = "VIADUCT-FORWARD";
-/// Name of our chain of jumps to the administrator's chains.
-pub const ADMIN_CHAIN: &str = "VIADUCT-ADMIN";
 
 /// Whether pods' packets are carried past dropping defaults (`--forwarding`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,48 +62,6 @@ impl FromStr for ForwardingMode {
             .into_iter()
             .find(|mode| mode.name() == text)
             .ok_or_else(|| format!("{text:?} is none of auto, leave"))
-    }
-}
-
-/// Filter tables that forwarded packets pass, as observed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ForwardTables {
-    /// The tables.
-    pub tables: BTreeMap<FilterTable, TableState>,
-    /// Whether tables of nftables can be created.
-    pub has_nftables: bool,
-}
-
-/// Change of the rules of one table. What it does not name stays.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForwardingStep {
-    /// The table.
-    pub table: FilterTable,
-    /// State of the ruleset that the step was planned for: the step fails with another one.
-    pub generation: u64,
-    /// Jumps of ours to remove: chain and handle.
-    pub stale_jumps: Vec<(String, u64)>,
-    /// Base chain of the forward hook to create, of the filter table of iptables.
-    pub creates_base: bool,
-    /// Administrator's chains to create, without rules.
-    pub creates: BTreeSet<String>,
-    /// Chains of ours with all their rules, which replace the present ones.
-    pub fills: BTreeMap<&'static str, Vec<AcceptRule>>,
-    /// Jumps of ours to add: chain of ours, and where.
-    pub jumps: Vec<(&'static str, Place)>,
-    /// Chains of ours to delete.
-    pub deletes: BTreeSet<&'static str>,
-    /// Chains and base chain that an earlier step created and that are empty, to delete.
-    pub deletes_created: BTreeSet<String>,
-}
-
-impl fmt::Display for ForwardingStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { table, jumps, .. } = self;
-        if jumps.is_empty() {
-            return write!(f, "remove the forwarding rules from {table}");
-        }
-        write!(f, "write the forwarding rules of {table}")
     }
 }
 
@@ -211,25 +162,23 @@ impl Wanted {
     }
 }
 
-impl ForwardingStep {
-    fn nothing(table: &FilterTable, state: &TableState) -> Self {
-        Self {
-            table: table.clone(),
-            generation: state.generation,
-            stale_jumps: Vec::new(),
-            creates_base: false,
-            creates: BTreeSet::new(),
-            fills: BTreeMap::new(),
-            jumps: Vec::new(),
-            deletes: BTreeSet::new(),
-            deletes_created: BTreeSet::new(),
-        }
+fn unchanged(table: &FilterTable, state: &TableState) -> ForwardingStep {
+    ForwardingStep {
+        table: table.clone(),
+        generation: state.generation,
+        stale_jumps: Vec::new(),
+        creates_base: false,
+        creates: BTreeSet::new(),
+        fills: BTreeMap::new(),
+        jumps: Vec::new(),
+        deletes: BTreeSet::new(),
+        deletes_created: BTreeSet::new(),
     }
 }
 
 /// Returns the change from the table's state to what is wanted; `None` where nothing differs.
 fn step(table: &FilterTable, state: &TableState, wanted: &Wanted) -> Option<ForwardingStep> {
-    let mut step = ForwardingStep::nothing(table, state);
+    let mut step = unchanged(table, state);
     step.creates_base = state.base.is_empty() && !wanted.jumps.is_empty();
     let present = state.own_jumps();
     for own in [ADMIN_CHAIN, FORWARD_CHAIN] {
@@ -269,7 +218,7 @@ fn step(table: &FilterTable, state: &TableState, wanted: &Wanted) -> Option<Forw
         .filter(|chain| state.is_unused(chain))
         .cloned()
         .collect();
-    (step != ForwardingStep::nothing(table, state)).then_some(step)
+    (step != unchanged(table, state)).then_some(step)
 }
 
 impl Wanted {
@@ -405,26 +354,6 @@ fn rules_of(intent: &ForwardingIntent, table: &FilterTable) -> Vec<AcceptRule> {
         .filter(|rule| rule.address().is_none_or(of_family))
         .cloned()
         .collect()
-}
-
-impl FilterFamily {
-    /// Returns the family of the address.
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() {
-            Self::Ip
-        } else {
-            Self::Ip6
-        }
-    }
-
-    /// Returns the families of the addresses that a table of this family filters.
-    pub(crate) fn addresses(self) -> &'static [Self] {
-        match self {
-            Self::Ip => &[Self::Ip],
-            Self::Ip6 => &[Self::Ip6],
-            Self::Inet | Self::Bridge => &[Self::Ip, Self::Ip6],
-        }
-    }
 }
 
 #[cfg(test)]

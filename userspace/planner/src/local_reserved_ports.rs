@@ -5,8 +5,7 @@
 //! removed again.
 
 use model::{Attachment, PortSet};
-
-use crate::{Observed, Step, SysctlKey};
+use steps::{Observed, Step, SysctlKey};
 
 /// Returns the sysctl that [`plan_local_reserved_ports`] reads and writes.
 pub fn local_reserved_ports_key() -> SysctlKey {

@@ -5,10 +5,11 @@
 use std::collections::BTreeSet;
 
 use model::{Attachment, AttachmentKey, Network, State};
+use steps::{Link, LinkKind, Observed, Step};
 
-use crate::bridge::is_our_alias;
-use crate::check::POD_HOOKS;
-use crate::{Link, LinkKind, Observed, Plan, Records, Step};
+use crate::alias::is_our_alias;
+use crate::hooks::POD_HOOKS;
+use crate::{Plan, Records};
 
 /// MTU in bytes where no link has a usable one.
 const FALLBACK: u32 = 1460;
@@ -67,7 +68,7 @@ pub struct MtuChange {
 }
 
 /// Plans the MTU of attachments of `networks` whose MTU differs from their network's. `observed` is
-/// of [`crate::Scope::Node`]. Routes without an MTU of their own follow their links.
+/// of [`steps::Scope::Node`]. Routes without an MTU of their own follow their links.
 pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) -> Vec<MtuChange> {
     let attached = records
         .values()

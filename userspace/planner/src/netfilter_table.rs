@@ -8,108 +8,34 @@
 //! because they turn connection tracking on for all packets of the node. See decisions 81 and 99.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use model::{Attachment, Cidr, IfName, Network, NetworkAccess, Protocol};
+use steps::{NetfilterState, NetfilterStep, NetfilterTable, Observed, Step};
 
+use crate::own_links::{OwnLinks, candidates};
 use crate::tables::hostport_keys;
-use crate::uplink::{OwnLinks, candidates};
-use crate::{ContainerLinks, Observed, Records, Step};
+use crate::{ContainerLinks, Records};
 
-/// Contents of the table. The hostports in it are those of the hostport table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NetfilterTable {
-    /// Links whose packets our programs translate and check: uplinks, our bridges, the loopback.
-    /// Empty where packets enter by such links only.
-    pub links: BTreeSet<IfName>,
-    /// Subnets of pods: packets from other links with a source in one of them are dropped, unless
-    /// the kernel's route to the source leads back by the link.
-    pub pods: BTreeSet<Cidr>,
-    /// Subnets of closed networks: from other links, packets to an address in one of them are
-    /// dropped, unless they belong to a connection or are translated to it later.
-    pub closed: BTreeSet<Cidr>,
-    /// Whether hostports are translated.
-    pub hostports: bool,
-    /// Whether hostports are translated for packets of the node itself, too.
-    pub output: bool,
-    /// Subnets of adopted pods: a client of the pod's own subnet is masqueraded, because the pod
-    /// would answer it past the node.
-    pub hairpin: BTreeSet<Cidr>,
-}
-
-/// State of the table in the kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum NetfilterState {
-    /// There is no such table.
-    #[default]
-    Absent,
-    /// It has these contents.
-    Present(NetfilterTable),
-    /// It lacks a chain, a rule or a hostport, or has others.
-    Damaged,
-    /// The kernel has no nftables, or not all that the table needs.
-    Unsupported,
-}
-
-/// A change of the table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NetfilterStep {
-    /// Writes the whole table in one transaction, with the hostports of the hostport table.
-    Put {
-        /// New contents.
-        table: NetfilterTable,
-        /// State before the step, for undo.
-        previous: NetfilterState,
-    },
-    /// Removes the table.
-    Remove {
-        /// State before the step, for undo.
-        previous: NetfilterState,
-    },
-}
-
-impl NetfilterStep {
-    /// Returns the step that restores the state before this one. A damaged table is not restored.
-    pub(crate) fn undo(&self) -> Self {
-        let now = match self {
-            Self::Put { table, .. } => NetfilterState::Present(table.clone()),
-            Self::Remove { .. } => NetfilterState::Absent,
-        };
-        let (Self::Put { previous, .. } | Self::Remove { previous }) = self;
-        match previous {
-            NetfilterState::Present(table) => Self::Put {
-                table: table.clone(),
-                previous: now,
-            },
-            NetfilterState::Absent | NetfilterState::Damaged | NetfilterState::Unsupported => {
-                Self::Remove { previous: now }
-            }
-        }
+/// Returns the table with everything that `attachment` needs.
+fn with(mut table: NetfilterTable, attachment: &Attachment) -> NetfilterTable {
+    if hostport_keys(attachment).next().is_none() {
+        return table;
     }
+    table.hostports = true;
+    let mut mappings = attachment.port_mappings.iter();
+    // No cgroup program sees SCTP sockets.
+    table.output |= mappings.any(|mapping| mapping.protocol == Protocol::Sctp);
+    if attachment.adopted.is_some() {
+        let addresses = attachment.addresses.iter();
+        let subnets = addresses.filter_map(|assigned| assigned.address.subnet());
+        table.hairpin.extend(subnets);
+    }
+    table
 }
 
-impl NetfilterTable {
-    /// Returns the table with everything that `attachment` needs.
-    fn with(mut self, attachment: &Attachment) -> Self {
-        if hostport_keys(attachment).next().is_none() {
-            return self;
-        }
-        self.hostports = true;
-        let mut mappings = attachment.port_mappings.iter();
-        // No cgroup program sees SCTP sockets.
-        self.output |= mappings.any(|mapping| mapping.protocol == Protocol::Sctp);
-        if attachment.adopted.is_some() {
-            let addresses = attachment.addresses.iter();
-            let subnets = addresses.filter_map(|assigned| assigned.address.subnet());
-            self.hairpin.extend(subnets);
-        }
-        self
-    }
-
-    fn is_needed(&self) -> bool {
-        let translates = !self.links.is_empty() || self.output;
-        (self.hostports && translates) || !self.pods.is_empty() || !self.closed.is_empty()
-    }
+fn is_needed(table: &NetfilterTable) -> bool {
+    let translates = !table.links.is_empty() || table.output;
+    (table.hostports && translates) || !table.pods.is_empty() || !table.closed.is_empty()
 }
 
 /// Returns the table that a node with these links and sockets needs, without hostports. Nothing is
@@ -135,7 +61,7 @@ pub(crate) fn base(
     let loopbacks = observed
         .links
         .iter()
-        .filter(|(_, link)| link.kind == crate::LinkKind::Loopback)
+        .filter(|(_, link)| link.kind == steps::LinkKind::Loopback)
         .map(|(name, _)| name.clone());
     // The kernel's route to a subnet that two bridges have leads to one of them only.
     let is_exclusive = |subnet: &Cidr| {
@@ -166,9 +92,9 @@ pub(crate) fn base(
 /// Returns the table for all attachments; `None` where none is needed.
 pub(crate) fn wanted(base: &NetfilterTable, records: &Records) -> Option<NetfilterTable> {
     let attachments = records.values().map(|record| &record.attachment);
-    let mut table = attachments.fold(base.clone(), NetfilterTable::with);
+    let mut table = attachments.fold(base.clone(), with);
     table.output &= table.hostports;
-    table.is_needed().then_some(table)
+    is_needed(&table).then_some(table)
 }
 
 /// Plans the table before `attachment`'s first hostport is published. `base` is
@@ -183,9 +109,9 @@ pub fn plan_netfilter_for(
         NetfilterState::Absent => base,
         NetfilterState::Damaged | NetfilterState::Unsupported => return None,
     };
-    let mut table = before.clone().with(attachment);
+    let mut table = with(before.clone(), attachment);
     table.output = table.hostports && (table.output || base.output);
-    (table.hostports && table.is_needed() && table != *before).then(|| {
+    (table.hostports && is_needed(&table) && table != *before).then(|| {
         Step::Netfilter(Box::new(NetfilterStep::Put {
             table,
             previous: now.clone(),
@@ -220,46 +146,6 @@ pub(crate) fn remove(wanted: Option<&NetfilterTable>, observed: &Observed) -> Op
             previous: observed.netfilter.clone(),
         }))
     })
-}
-
-impl fmt::Display for NetfilterStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Put { table, .. } => write!(f, "write table inet viaduct: {table}"),
-            Self::Remove { .. } => f.write_str("remove table inet viaduct"),
-        }
-    }
-}
-
-impl fmt::Display for NetfilterTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.links.is_empty() {
-            "for no link"
-        } else {
-            "not for packets from"
-        })?;
-        self.links
-            .iter()
-            .try_for_each(|link| write!(f, " {link}"))?;
-        f.write_str(match (self.hostports, self.output) {
-            (true, true) => ", hostports, also for the node",
-            (true, false) => ", hostports",
-            (false, _) => "",
-        })?;
-        for (word, prefixes) in [
-            ("sources", &self.pods),
-            ("closed", &self.closed),
-            ("hairpin", &self.hairpin),
-        ] {
-            if !prefixes.is_empty() {
-                write!(f, ", {word}")?;
-                prefixes
-                    .iter()
-                    .try_for_each(|prefix| write!(f, " {prefix}"))?;
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{HairpinMode, IfName, InterfaceAddress, Network, NetworkAccess};
+use steps::{Entries, Entry, EntryKey, Link, LinkRef, Observed, Step};
 
+use crate::Plan;
 use crate::bridge::{gateways, is_of};
-use crate::{Entries, Entry, EntryKey, Link, LinkRef, Observed, Plan, Step};
 
 /// Returns the entries of all bridges. Where several networks share a bridge, the entry has the
 /// first gateway of each family: any of them will do.
@@ -86,8 +87,13 @@ pub(crate) fn set_promiscuous(
 }
 
 fn is_made_promiscuous(bridge: &IfName, observed: &Observed) -> bool {
-    let promiscuous = Entry::is_promiscuous;
-    entry(bridge, observed).is_some_and(promiscuous)
+    matches!(
+        entry(bridge, observed),
+        Some(Entry::Network {
+            duplicates: Some(_),
+            ..
+        })
+    )
 }
 
 /// Returns whether this agent gave the bridge this gateway, by the entry of the last plan.
@@ -101,16 +107,4 @@ pub(crate) fn was_gateway(bridge: &IfName, address: IpAddr, observed: &Observed)
 fn entry<'a>(bridge: &IfName, observed: &'a Observed) -> Option<&'a Entry> {
     let key = EntryKey::Network(LinkRef::Name(bridge.clone()));
     observed.entries.get(&key)
-}
-
-impl Entry {
-    fn is_promiscuous(&self) -> bool {
-        matches!(
-            self,
-            Self::Network {
-                duplicates: Some(_),
-                ..
-            }
-        )
-    }
 }

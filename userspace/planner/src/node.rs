@@ -10,46 +10,28 @@ mod subnets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
+use model::{IfName, InterfaceAddress, Network, NetworkName, is_link_local};
+use steps::{
+    Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable, Observed, Step, Switching,
+    VlanMember, VlanStep,
+};
 
 use crate::bridge::{BridgeContext, all_families, bridge_steps, gateways, is_of};
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
+use crate::own_links::OwnLinks;
 use crate::prefix::prefixes;
 use crate::socket_hook::plan_socket_hooks;
 use crate::sysctl::forward;
-use crate::uplink::{self, OwnLinks, is_link_local, uplinks};
+use crate::uplink::{self, uplinks};
 use crate::{
-    BypassMode, ContainerLinks, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable,
-    Observed, Plan, Records, Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep,
-    XdpPrefilterMode, flow_quota,
+    ContainerLinks, NodeIntent, Plan, Records, Refusal, container_link, flow_quota, netfilter_table,
 };
-use crate::{container_link, netfilter_table};
 
 use self::subnets::{open_subnets, pod_subnets};
 
 /// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's
 /// MASQUERADE. The datapath detects other users of these ports.
 const PORTS: std::ops::RangeInclusive<u16> = 1_024..=65_535;
-
-/// Desired state of the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeIntent {
-    /// Networks: the default network, and those of existing attachments.
-    pub networks: Vec<Network>,
-    /// Names of the uplinks; empty to detect them from routes and addresses.
-    pub uplinks: BTreeSet<IfName>,
-    /// Destination prefixes that are not masqueraded.
-    pub non_masquerade: BTreeSet<Cidr>,
-    /// Egress addresses by bridge, at most one per family: SNAT uses them in place of the uplink's
-    /// addresses.
-    pub egress: BTreeMap<IfName, BTreeSet<IpAddr>>,
-    /// When packets bypass the bridge and netfilter.
-    pub bypass: BypassMode,
-    /// How rate limits are shaped, beyond dropping packets above the rate.
-    pub shaper: ShaperMode,
-    /// Mode of the XDP prefilter on uplinks.
-    pub xdp_prefilter: XdpPrefilterMode,
-}
 
 /// Plan of the node, and the networks that it cannot serve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +47,7 @@ pub struct NodePlan {
     pub netfilter: NetfilterTable,
 }
 
-/// Plans the node. `observed` is of [`crate::Scope::Node`] with [`crate::node_sysctls`].
+/// Plans the node. `observed` is of [`steps::Scope::Node`] with [`crate::node_sysctls`].
 pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) -> NodePlan {
     let ours = OwnLinks::of_networks(&intent.networks, observed).with_records(records);
     // Bridges first: table entries refer to them by interface index, which needs the link.

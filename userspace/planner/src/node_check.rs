@@ -1,7 +1,7 @@
 //! Checks of the node: what other software or the operator has configured so that packets of pods
 //! die although Viaduct's own objects are as they should be.
 //!
-//! [`check_query`] says what to observe beyond [`Scope::Node`](crate::Scope::Node), and
+//! [`check_query`] says what to observe beyond [`Scope::Node`](steps::Scope::Node), and
 //! [`conditions`] decides from the answers. Routing is not simulated: policy rules, metrics and
 //! reverse path filters decide together, so the kernel is queried for the routes of sample
 //! packets.
@@ -14,72 +14,21 @@ mod mtu;
 mod overlap;
 mod routing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::{IfName, Network};
+use steps::{CheckFacts, CheckQuery, Link, Observed, RouteEntry};
 
 use crate::bridge::families;
-use crate::{Link, NodeIntent, Observed, Records, RouteEntry, SysctlKey};
+use crate::{NodeIntent, Records};
 
 pub use condition::{FilteredTraffic, NodeCondition, OverlapEffect, PolicyEffect};
-pub use ipsec::{Ipsec, IpsecDirection, IpsecPolicy};
-pub use limits::{CgroupCoverage, Usage};
 
 /// Number of the main routing table.
 const MAIN_TABLE: u32 = 254;
 
-/// What to observe for [`conditions`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CheckQuery {
-    /// Routes of sample packets.
-    pub routes: BTreeSet<RouteQuery>,
-    /// Sysctls to read.
-    pub sysctls: BTreeSet<SysctlKey>,
-}
-
-/// A sample packet whose route is queried.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RouteQuery {
-    /// Destination address.
-    pub to: IpAddr,
-    /// Source address and receiving link of a packet that is forwarded or delivered; `None` for a
-    /// packet that the node sends. IPv4 only: the kernel's answer for IPv6 does not depend on it.
-    pub received: Option<(IpAddr, IfName)>,
-}
-
-/// The kernel's answer to a [`RouteQuery`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RouteAnswer {
-    /// The packet leaves through the link with this interface index.
-    Leaves(u32),
-    /// The packet is delivered to the node itself.
-    Local,
-    /// There is no route, the receiving link does not forward, or its reverse path filter drops the
-    /// packet. Linux 6.13 and later do not say which.
-    Unreachable,
-}
-
-/// Answers to a [`CheckQuery`], and the limits of the node and of the agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CheckFacts {
-    /// Answers to the route queries.
-    pub routes: BTreeMap<RouteQuery, RouteAnswer>,
-    /// Values of the sysctls; those that the kernel does not have are absent.
-    pub sysctls: BTreeMap<SysctlKey, String>,
-    /// IPsec policies of other software.
-    pub ipsec: Ipsec,
-    /// Which of the node's processes the cgroup programs see; `None` without a cgroup.
-    pub cgroup: Option<CgroupCoverage>,
-    /// File descriptors of the agent.
-    pub open_files: Option<Usage>,
-    /// Entries of netfilter's conntrack table; `None` where the node does not track connections.
-    pub conntrack: Option<Usage>,
-    /// Whether the neighbour table of IPv4 and that of IPv6 has overflowed in the last minute.
-    pub neighbours_overflow: [bool; 2],
-}
-
-/// Returns what to observe. `observed` is of [`Scope::Node`](crate::Scope::Node), after the node
+/// Returns what to observe. `observed` is of [`Scope::Node`](steps::Scope::Node), after the node
 /// was reconciled.
 pub fn check_query(intent: &NodeIntent, observed: &Observed, records: &Records) -> CheckQuery {
     let mut query = CheckQuery::default();

@@ -4,8 +4,7 @@
 //! executes only what the planner has decided.
 
 use std::fmt;
-
-use crate::{EntryKey, Step};
+use steps::{EntryKey, Step};
 
 /// Steps in the order of their execution. Constructed by this crate only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,5 +68,33 @@ impl fmt::Display for Plan {
             write!(f, "{:>2}. {step}", index + 1)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan_attach;
+    use crate::testing::{World, intent, node, port};
+
+    #[test]
+    fn undo_of_an_attach_plan_leaves_only_the_used_generation() {
+        let mut request = intent("c1");
+        request.port_mappings = vec![port("8080->80/tcp")];
+        let (_, plan) = plan_attach(&request, &node(), &World::empty().context()).unwrap();
+        let steps = plan.undo(plan.steps().len());
+        let lines: Vec<String> = steps.iter().map(ToString::to_string).collect();
+        insta::assert_snapshot!(lines.join("\n"), @r#"
+        remove hostport 0.0.0.0:8080/tcp
+        remove hostport [::]:8080/tcp
+        detach from_pod, to_pod from vethb2b0ff9d
+        remove endpoint fd00:1::2
+        remove endpoint 10.1.0.2
+        remove interface vethb2b0ff9d
+        write pod 7: free, last generation 40
+        delete veth vethb2b0ff9d if its alias is "net c1 eth0"
+        release port [::]:8080/tcp
+        release port 0.0.0.0:8080/tcp
+        "#);
+        assert_eq!(plan.undo(1).len(), 1, "only what was done is undone");
     }
 }

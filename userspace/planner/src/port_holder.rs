@@ -5,56 +5,11 @@
 //! the sockets to conmon, which keeps them while the container runs. The agent leaves such ports to
 //! the runtime, and takes them again when the runtime's sockets are gone (decision 82).
 
-use std::fmt;
-
 use model::{Attachment, ContainerId};
+use steps::{Observed, PortLeave, PortReservation, Process, ReservedBy, Step};
 
+use crate::Plan;
 use crate::port_reservation::reserve;
-use crate::{Observed, Plan, PortReservation, ReservedBy, Step};
-
-/// A process of the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Process {
-    /// Process ID.
-    pub pid: u32,
-    /// Name of the command (`/proc/<pid>/comm`).
-    pub command: String,
-    /// Arguments, the program first (`/proc/<pid>/cmdline`).
-    pub arguments: Vec<String>,
-    /// Whether its effective user is root.
-    pub is_root: bool,
-}
-
-/// Leaves a host port to a container runtime: the agent has no socket on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortLeave {
-    /// Address, port and protocol.
-    pub reservation: PortReservation,
-    /// Generation of the attachment that owns the port.
-    pub generation: u32,
-    /// Process that has still to bind the port, and may; `None` if the runtime has bound it.
-    pub process: Option<u32>,
-}
-
-impl PortLeave {
-    /// Returns the step that ends the ownership.
-    pub(crate) fn undo(&self) -> Step {
-        Step::ReleasePort {
-            reservation: self.reservation,
-            generation: self.generation,
-        }
-    }
-}
-
-impl fmt::Display for PortLeave {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "leave port {} to ", self.reservation)?;
-        match self.process {
-            Some(pid) => write!(f, "process {pid}"),
-            None => f.write_str("the container runtime"),
-        }
-    }
-}
 
 /// Commands of runtimes that bind published ports after the ADD.
 const BINDING_RUNTIMES: [&str; 1] = ["podman"];
@@ -120,7 +75,7 @@ pub fn plan_leave_ports(
 }
 
 /// Plans what becomes of the ports that were left to `process`; `None` as long as it may still
-/// bind them. `observed` is of [`crate::Scope::PortUsers`].
+/// bind them. `observed` is of [`steps::Scope::PortUsers`].
 ///
 /// The runtime has finished when a process with the container's ID has one of the ports, when
 /// `process` has ended, or when it is `overdue`. Then its ports stay with it, and the agent

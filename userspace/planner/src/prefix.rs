@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use model::Cidr;
-
-use crate::{Entries, Entry, EntryKey};
+use steps::{Entries, Entry, EntryKey};
 
 /// First IPv4-mapped IPv6 address, `::ffff:0:0` (RFC 4291, 2.5.5.2).
 const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);

@@ -1,11 +1,13 @@
 //! Replaces the programs of a previous agent, which keep running until then, with this agent's
 //! programs.
 
-use crate::{Observed, Plan, Step};
+use steps::{Observed, Step};
+
+use crate::Plan;
 
 /// Plans to replace outdated programs in place, link by link. Execute it only after the tables are
 /// complete: the new programs read this agent's tables alone. `observed` is of
-/// [`crate::Scope::Node`].
+/// [`steps::Scope::Node`].
 pub fn plan_program_upgrade(observed: &Observed) -> Plan {
     let outdated = observed
         .links
@@ -22,8 +24,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::Hook;
     use crate::testing::{attachment, intent, seen};
+    use steps::Hook;
 
     #[test]
     fn only_programs_of_a_previous_agent_are_replaced() {

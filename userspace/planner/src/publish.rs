@@ -7,12 +7,13 @@
 use std::collections::BTreeSet;
 
 use model::{Attachment, PortMapping};
+use steps::{Entries, Observed, PortReservation, Step};
 
-use crate::attach::{Records, ports};
+use crate::attach::ports;
 use crate::detach::remove;
 use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::attachment_entries;
-use crate::{Entries, Observed, Plan, PortReservation, Refusal, Step};
+use crate::{Plan, Records, Refusal};
 
 /// Returns the attachment with `mappings` in place of its ports, or a refusal where another
 /// container owns one.

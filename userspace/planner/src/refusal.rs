@@ -7,9 +7,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use ipam::AddressRefusal;
 use model::{
-    AttachmentKey, Cidr, IfName, InterfaceAddress, Mac, NetnsPath, NetworkName, PodName,
-    PortMapping, VlanId,
+    AttachmentKey, Cidr, IfName, InterfaceAddress, Mac, NetnsPath, PodName, PortMapping, VlanId,
 };
 
 /// Owner of a published port.
@@ -33,47 +33,9 @@ impl fmt::Display for PortOwner {
 /// A request that the planner refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Every address of a range set is taken (behaviour R10).
-    #[error("no IP addresses available in range set: {set}")]
-    Exhausted {
-        /// The set as `first-last`, its ranges separated by commas.
-        set: String,
-    },
-    /// The requested address is taken, or can never be given (behaviour R9).
-    #[error("requested IP address {address} is not available in range set {set}")]
-    AddressTaken {
-        /// Requested or conflicting address.
-        address: IpAddr,
-        /// The set as `first-last`, its ranges separated by commas.
-        set: String,
-    },
-    /// The requested address is the gateway's (behaviour R9).
-    #[error("requested ip {address} is subnet's gateway")]
-    GatewayRequested {
-        /// Requested or conflicting address.
-        address: IpAddr,
-    },
-    /// Requested addresses that no range set offers, or a second one of the same set (behaviour
-    /// R9).
-    #[error("failed to allocate all requested IPs: {}", words(addresses))]
-    RequestsLeft {
-        /// Addresses that no range set could give.
-        addresses: Vec<IpAddr>,
-    },
-    /// The owner already has an address of the set (behaviour R10).
-    #[error("{address} has been allocated to {}, duplicate allocation is not allowed", owner.container_id)]
-    DuplicateAllocation {
-        /// Address that it has.
-        address: IpAddr,
-        /// Attachment that has it.
-        owner: AttachmentKey,
-    },
-    /// The network has no address range.
-    #[error("network {network} has no address range: it needs a pod CIDR")]
-    NoRanges {
-        /// Name of the network.
-        network: NetworkName,
-    },
+    /// No address can be given, or not the requested one.
+    #[error(transparent)]
+    Address(#[from] AddressRefusal),
     /// The agent's configuration does not list the bridge for declared networks.
     #[error("bridge {bridge} is not one that declared networks may use: {allowed}")]
     BridgeNotAllowed {
@@ -148,14 +110,6 @@ pub enum Refusal {
         address: IpAddr,
         /// Attachment that has it.
         owner: AttachmentKey,
-    },
-    /// The node itself has the address, or it is a broadcast address of one of its links.
-    #[error(
-        "address {address} belongs to the node itself: a pod with it would get the node's packets"
-    )]
-    AddressOfNode {
-        /// Requested or conflicting address.
-        address: IpAddr,
     },
     /// The host has a link of the name that the pod's link would get, and it is not ours.
     #[error("{link} already exists on the host and is not ours")]
@@ -263,13 +217,9 @@ impl Refusal {
     /// Returns the category of the refusal.
     pub fn category(&self) -> Category {
         match self {
-            Self::Exhausted { .. } | Self::NoSlot { .. } | Self::NoRoomForPorts { .. } => {
-                Category::Exhausted
-            }
-            Self::AddressTaken { .. }
-            | Self::DuplicateAllocation { .. }
-            | Self::AddressOfOther { .. }
-            | Self::AddressOfNode { .. }
+            Self::Address(refusal) => address_category(refusal),
+            Self::NoSlot { .. } | Self::NoRoomForPorts { .. } => Category::Exhausted,
+            Self::AddressOfOther { .. }
             | Self::AlreadyAttached { .. }
             | Self::InterfaceExists { .. }
             | Self::ForeignLink { .. }
@@ -280,20 +230,26 @@ impl Refusal {
             | Self::PortTaken { .. } => Category::Conflict,
             Self::BridgeNotAllowed { .. }
             | Self::SubnetNotAllowed { .. }
-            | Self::GatewayRequested { .. }
-            | Self::RequestsLeft { .. }
             | Self::PortConflict { .. }
             | Self::LongName { .. }
             | Self::NotAdoptable { .. }
             | Self::NoSysctl { .. }
             | Self::UnusableMac { .. } => Category::InvalidConfig,
             Self::NoNetns { .. } | Self::NoInterface { .. } => Category::InvalidEnvironment,
-            Self::NoRanges { .. } | Self::NoBridge { .. } => Category::Unavailable,
+            Self::NoBridge { .. } => Category::Unavailable,
         }
     }
 }
 
-fn words(addresses: &[IpAddr]) -> String {
-    let words: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    words.join(" ")
+fn address_category(refusal: &AddressRefusal) -> Category {
+    match refusal {
+        AddressRefusal::Exhausted { .. } => Category::Exhausted,
+        AddressRefusal::AddressTaken { .. }
+        | AddressRefusal::DuplicateAllocation { .. }
+        | AddressRefusal::AddressOfNode { .. } => Category::Conflict,
+        AddressRefusal::GatewayRequested { .. } | AddressRefusal::RequestsLeft { .. } => {
+            Category::InvalidConfig
+        }
+        AddressRefusal::NoRanges { .. } => Category::Unavailable,
+    }
 }

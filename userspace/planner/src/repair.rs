@@ -27,15 +27,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use model::{Attachment, AttachmentKey, IfName, NetworkName, Record, State};
+use steps::{Entry, EntryKey, Hook, Link, LinkKind, Observed, PortReservation, Step};
 
-use crate::check::{POD_HOOKS, check_host};
+use crate::check::check_host;
 use crate::detach::{plan_detach, remove};
+use crate::hooks::POD_HOOKS;
 use crate::port_reservation::{missing, reserve};
 use crate::tables::attachment_entries;
-use crate::{
-    Difference, Entry, EntryKey, Hook, Link, LinkKind, Observed, Plan, PortReservation, Records,
-    Step,
-};
+use crate::{Difference, Plan, Records};
 
 /// Result of comparing one attachment with the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +110,7 @@ impl Repair {
     }
 }
 
-/// Compares all records with the node. `observed` is of [`crate::Scope::Node`], taken after
+/// Compares all records with the node. `observed` is of [`steps::Scope::Node`], taken after
 /// [`crate::plan_node`] was executed; `boot_id` is the running kernel's.
 pub fn plan_repair(records: &Records, observed: &Observed, boot_id: &str) -> Repair {
     let attachments: BTreeMap<AttachmentKey, Finding> = records

@@ -6,39 +6,21 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 
 use model::{Attachment, Bandwidth, Limit};
-
-use crate::{Entry, EntryKey, Observed};
+use steps::{Entry, EntryKey, Observed, Shape};
 
 /// Least burst in bytes: the largest GSO packet and one more packet of a usual MTU.
 const MIN_BURST: u64 = (64 << 10) + 1_500;
 
-/// Parameters of a token bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Shape {
-    /// Rate in bit/s.
-    pub rate: u64,
-    /// Burst in bytes.
-    pub burst: u64,
-}
-
-impl Shape {
-    /// Returns the token bucket that enforces `limit`. The burst is at least a quarter of a second
-    /// at the rate: a TCP sender that loses a burst to the bucket waits for its 200 ms
-    /// retransmission timeout and must be able to make up for that time. With a smaller burst TCP
-    /// would stay below the rate.
-    pub fn of(limit: Limit) -> Self {
-        let rate = limit.rate.get();
-        let requested = limit.burst.map_or(0, NonZeroU64::get) / 8;
-        Self {
-            rate,
-            burst: requested.max(rate / 8 / 4).max(MIN_BURST),
-        }
-    }
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bit/s, burst {} bytes", self.rate, self.burst)
+/// Returns the token bucket that enforces `limit`. The burst is at least a quarter of a second
+/// at the rate: a TCP sender that loses a burst to the bucket waits for its 200 ms
+/// retransmission timeout and must be able to make up for that time. With a smaller burst TCP
+/// would stay below the rate.
+pub fn token_bucket(limit: Limit) -> Shape {
+    let rate = limit.rate.get();
+    let requested = limit.burst.map_or(0, NonZeroU64::get) / 8;
+    Shape {
+        rate,
+        burst: requested.max(rate / 8 / 4).max(MIN_BURST),
     }
 }
 
@@ -50,8 +32,8 @@ pub(crate) fn limit_entry(attachment: &Attachment) -> Option<(EntryKey, Entry)> 
         shaped_subnets,
     } = attachment.bandwidth;
     let entry = Entry::Limit {
-        ingress: ingress.map(Shape::of),
-        egress: egress.map(Shape::of),
+        ingress: ingress.map(token_bucket),
+        egress: egress.map(token_bucket),
         shaped_subnets: Box::new(shaped_subnets),
         generation: attachment.generation,
     };
@@ -142,7 +124,7 @@ mod tests {
             (100_000_000, 80_000_000, 10_000_000),
             (1_000_000_000_000_000, 0, 31_250_000_000_000),
         ] {
-            let shape = Shape::of(limit(rate, requested));
+            let shape = token_bucket(limit(rate, requested));
             assert_eq!(shape, Shape { rate, burst }, "{rate} {requested}");
         }
     }

@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Attachment, AttachmentKey, ContainerId, PortMapping, Record, StandbyPort, State};
+use steps::{EntryKey, PortReservation};
 
-use crate::attach::Records;
+use crate::Records;
 use crate::tables::{hostport_key, mapping_keys};
-use crate::{EntryKey, PortReservation};
 
 /// Returns the attachment with its current standby ports; `None` if they are as recorded. `leaving`
 /// is an attachment that is about to give up its ports.

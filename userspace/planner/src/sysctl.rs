@@ -7,9 +7,11 @@
 use std::collections::BTreeSet;
 
 use model::IfName;
+use steps::{Observed, Step, SysctlKey};
 
-use crate::uplink::{OwnLinks, detected_uplinks};
-use crate::{NodeIntent, Observed, Step, SysctlKey};
+use crate::NodeIntent;
+use crate::own_links::OwnLinks;
+use crate::uplink::detected_uplinks;
 
 /// Returns the sysctls that [`crate::plan_node`] and [`crate::plan_bridge`] read. They depend on
 /// the links of the node: observe it without sysctls first, then with these.
@@ -26,18 +28,6 @@ pub fn node_sysctls(intent: &NodeIntent, observed: &Observed) -> BTreeSet<Sysctl
     }
     keys.extend(detected_uplinks(observed, &ours).iter().map(accept_ra));
     keys
-}
-
-impl SysctlKey {
-    /// Returns the link of a per-interface sysctl; `None` for `all`, `default` and node-wide ones.
-    pub fn link(&self) -> Option<&str> {
-        let mut parts = self.0.split('/').skip(2);
-        let of = parts
-            .next()
-            .filter(|kind| ["conf", "neigh"].contains(kind))
-            .and_then(|_| parts.next());
-        of.filter(|name| !["all", "default"].contains(name))
-    }
 }
 
 /// Address families of a network, or of all networks.

@@ -6,9 +6,9 @@
 use std::net::IpAddr;
 
 use model::{Attachment, Mac, PortMapping, StandbyPort};
+use steps::{Entries, Entry, EntryKey, LinkRef};
 
 use crate::shaping::limit_entry;
-use crate::{Entries, Entry, EntryKey, LinkRef};
 
 /// Returns whether packets of a pod may bypass bridge and netfilter, where the node permits the
 /// bypass. Adopted pods may not: the configuration of another plugin's bridge is unknown.

@@ -4,15 +4,19 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::str::FromStr;
 
+use ipam::Leases;
 use model::{
     Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, Range, RangeSet, Record,
     Requested, State,
 };
+use steps::{
+    Link, LinkKind, Observed, PodSide, PortReservations, ReservationOwner, ReservedBy, RouteEntry,
+    SysctlKey,
+};
 
 use crate::{
-    AttachContext, LastMacs, Leases, Link, LinkKind, Observed, PodSide, PortReservations, Records,
-    ReservationOwner, ReservedBy, RouteEntry, SysctlKey, attachment_entries,
-    attachment_reservations, bridge_alias, plan_attach,
+    AttachContext, LastMacs, Records, attachment_entries, attachment_reservations, bridge_alias,
+    plan_attach,
 };
 
 pub(crate) const BOOT: &str = "boot-1";
@@ -95,7 +99,7 @@ pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
         point_to_point: false,
         controller: None,
         hairpin: false,
-        switching: crate::Switching::default(),
+        switching: steps::Switching::default(),
         alias: None,
         addresses: addresses.iter().map(|text| parse(text)).collect(),
         avoided: BTreeSet::new(),
@@ -222,8 +226,8 @@ pub(crate) fn reserved(attachment: &Attachment) -> PortReservations {
         .collect()
 }
 
-/// The observation after `attachment` is created, of [`crate::Scope::Attachment`] and
-/// [`crate::Scope::Node`] at once.
+/// The observation after `attachment` is created, of [`steps::Scope::Attachment`] and
+/// [`steps::Scope::Node`] at once.
 pub(crate) fn seen(attachment: &Attachment) -> Observed {
     let mut node = node();
     let mut host = link(9, LinkKind::Veth, &[]);
@@ -232,8 +236,8 @@ pub(crate) fn seen(attachment: &Attachment) -> Observed {
     host.controller = Some(3);
     host.hairpin = attachment.hairpin;
     host.switching.isolated = attachment.port.isolated;
-    host.switching.vlans = crate::wanted_vlans(&attachment.port.vlans);
-    host.hooks = BTreeSet::from(crate::check::POD_HOOKS);
+    host.switching.vlans = steps::wanted_vlans(&attachment.port.vlans);
+    host.hooks = BTreeSet::from(crate::hooks::POD_HOOKS);
     node.links
         .insert(attachment.host_link().name().clone(), host);
     node.entries = attachment_entries(attachment);

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use model::IfName;
+use steps::{Hook, Link, LinkKind, Observed, SocketHookState, Step, SysctlKey, VlanStep};
 
-use crate::bridge::is_our_alias;
+use crate::Plan;
+use crate::alias::is_our_alias;
 use crate::socket_hook::plan_detach_socket_hooks;
-use crate::{Hook, Link, LinkKind, Observed, Plan, SocketHookState, Step, SysctlKey, VlanStep};
 
 /// A sysctl that this agent has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub enum Leftover {
     },
 }
 
-/// Plans the uninstall after the last attachment is gone. `observed` is of [`crate::Scope::Node`]
+/// Plans the uninstall after the last attachment is gone. `observed` is of [`steps::Scope::Node`]
 /// with the sysctls of `written`.
 pub fn plan_uninstall(
     observed: &Observed,

@@ -2,59 +2,13 @@
 //! driver.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::str::FromStr;
 
 use model::IfName;
+use steps::{LinkKind, Observed, Step, XdpPrefilterStep};
 
-use crate::uplink::{OwnLinks, uplinks};
-use crate::{LinkKind, NodeIntent, Observed, Plan, Records, Step};
-
-/// Mode of the XDP prefilter on uplinks (`--xdp-guard`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum XdpPrefilterMode {
-    /// No uplink has the prefilter.
-    #[default]
-    Off,
-    /// Native (driver) mode on every uplink whose link type supports XDP.
-    Native,
-}
-
-impl XdpPrefilterMode {
-    /// Returns the value as the configuration spells it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Native => "native",
-        }
-    }
-}
-
-/// An XDP prefilter of ours that is attached to a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttachedPrefilter {
-    /// Whether it is the program that this agent has loaded, not one of a previous agent.
-    pub is_current: bool,
-}
-
-/// One effect on the XDP prefilter of one link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum XdpPrefilterStep {
-    /// Attaches the prefilter to an uplink, or replaces a previous agent's program there.
-    Attach(IfName),
-    /// Detaches the prefilter from a link.
-    Detach(IfName),
-}
-
-impl XdpPrefilterStep {
-    /// Returns the step that undoes this one.
-    pub(crate) fn undo(&self) -> Self {
-        match self.clone() {
-            Self::Attach(link) => Self::Detach(link),
-            Self::Detach(link) => Self::Attach(link),
-        }
-    }
-}
+use crate::own_links::OwnLinks;
+use crate::uplink::uplinks;
+use crate::{NodeIntent, Plan, Records, XdpPrefilterMode};
 
 /// Plans the XDP prefilters of the node. Separate from [`crate::plan_node`], so that no ADD fails
 /// because a driver rejects XDP programs.
@@ -93,34 +47,11 @@ fn supports_xdp(name: &IfName, observed: &Observed) -> bool {
     link.is_some_and(|link| !matches!(link.kind, LinkKind::Raw | LinkKind::Bridge))
 }
 
-impl fmt::Display for XdpPrefilterMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for XdpPrefilterStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Attach(link) => write!(f, "attach the XDP prefilter to {link}"),
-            Self::Detach(link) => write!(f, "detach the XDP prefilter from {link}"),
-        }
-    }
-}
-
-impl FromStr for XdpPrefilterMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let modes = [Self::Off, Self::Native];
-        let named = modes.into_iter().find(|mode| mode.name() == text);
-        named.ok_or_else(|| format!("{text:?} is none of off, native"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use steps::AttachedPrefilter;
+
     use crate::testing::link;
 
     fn name(text: &str) -> IfName {

@@ -189,8 +189,8 @@ impl Delegates {
     }
 
     fn load(&self, environment: &Environment) -> Result<Vec<(NetworkList, RuntimeConf)>, Error> {
-        let text =
-            small_files::read(&self.saved).map_err(|error| self.failed("read", error.kind()))?;
+        let text = ipam::small_files::read(&self.saved)
+            .map_err(|error| self.failed("read", error.kind()))?;
         let entries: Vec<Value> = serde_json::from_str(&text)
             .map_err(|error| Error::decode(format!("{}: {error}", self.saved.display())))?;
         let loaded = entries.iter().map(|entry| {

@@ -6,9 +6,9 @@
 use std::io::{self, ErrorKind};
 
 use cni::{Dns, Environment, Error, Header, IpamRequest, IpamVerb, PluginResult, Pool};
-use lease_files::{LeaseFolder, Locked, Owner};
+use ipam::lease_files::{LeaseFolder, Locked, Owner};
+use ipam::{AddressRefusal, Leases};
 use model::{Assigned, AttachmentKey};
-use planner::{Category, Leases, Refusal};
 
 /// Executes a command and returns the text for standard output.
 pub(crate) fn execute(environment: &Environment, config: &str) -> Result<String, Error> {
@@ -44,7 +44,7 @@ fn add(
     let dns = dns(pool)?;
     let locked = folder.lock().map_err(|error| failed(&error))?;
     let leases = leases(folder).map_err(|error| failed(&error))?;
-    let chosen = planner::choose(&pool.network, &leases, &pool.requested, key)
+    let chosen = ipam::choose(&pool.network, &leases, &pool.requested, key)
         .map_err(|refusal| refused(&refusal))?;
     if let Err(error) = reserve(&locked, &chosen, key) {
         return Err(failed(&error));
@@ -133,7 +133,7 @@ fn status(folder: &LeaseFolder, pool: &Pool) -> Result<String, Error> {
             .parse()
             .map_err(|_| Error::internal("status is not a valid name"))?,
     };
-    let chosen = planner::choose(&pool.network, &leases, &[], &probe);
+    let chosen = ipam::choose(&pool.network, &leases, &[], &probe);
     chosen.map_err(|refusal| Error::not_available(refusal.to_string()))?;
     Ok(String::new())
 }
@@ -142,7 +142,7 @@ fn dns(pool: &Pool) -> Result<Dns, Error> {
     let Some(path) = &pool.ipam.resolv_conf else {
         return Ok(Dns::default());
     };
-    let text = small_files::read(path).map_err(|error| {
+    let text = ipam::small_files::read(path).map_err(|error| {
         let why = reason(&error);
         Error::io(format!("ipam.resolvConf: {}: {why}", path.display()))
     })?;
@@ -156,13 +156,17 @@ fn owner(key: &AttachmentKey) -> Owner {
     }
 }
 
-fn refused(refusal: &Refusal) -> Error {
-    match refusal.category() {
-        Category::InvalidConfig => Error::invalid_config(refusal.to_string()),
-        Category::InvalidEnvironment
-        | Category::Conflict
-        | Category::Exhausted
-        | Category::Unavailable => Error::taken(refusal.to_string()),
+fn refused(refusal: &AddressRefusal) -> Error {
+    let text = refusal.to_string();
+    match refusal {
+        AddressRefusal::GatewayRequested { .. } | AddressRefusal::RequestsLeft { .. } => {
+            Error::invalid_config(text)
+        }
+        AddressRefusal::Exhausted { .. }
+        | AddressRefusal::AddressTaken { .. }
+        | AddressRefusal::DuplicateAllocation { .. }
+        | AddressRefusal::NoRanges { .. }
+        | AddressRefusal::AddressOfNode { .. } => Error::taken(text),
     }
 }
 

@@ -1,14 +1,13 @@
 //! JSON form of records and networks. These types belong to the file, not to the model: the model
 //! may change as long as existing files stay readable; otherwise the format number changes.
 
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::num::{NonZeroU16, NonZeroU64};
-use std::str::FromStr;
 
 mod change;
 mod options;
 mod standby;
+mod text;
 
 pub(crate) use change::{read_change, write_change};
 use model::{
@@ -16,8 +15,9 @@ use model::{
     Network, PodName, PortMapping, Range, RangeError, RangeSet, Record, State,
 };
 use options::{StoredOptions, StoredPeers, StoredPortOptions, StoredRouteOptions};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 use standby::StoredStandby;
+use text::Text;
 
 pub(crate) fn write_record(record: &Record) -> Vec<u8> {
     write(&StoredRecord::from(record))
@@ -39,23 +39,6 @@ pub(crate) fn read_network(bytes: &[u8]) -> Result<Network, String> {
 
 fn write(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("structs of texts and numbers are JSON")
-}
-
-/// A value stored as text: written with `Display`, read with `FromStr`.
-#[derive(Clone)]
-struct Text<T>(T);
-
-impl<T: Display> Serialize for Text<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
-impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(de::Error::custom)
-    }
 }
 
 #[derive(Serialize, Deserialize)]

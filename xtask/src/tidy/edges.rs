@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
-/// Each crate of the product, and the crates of the workspace it may import.
+/// Each crate of the product, and the crates of the workspace that it imports: no others, and none
+/// that it does not use.
 const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
@@ -12,61 +13,48 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("model", &[]),
     ("cni", &["model"]),
     ("crash", &[]),
-    ("planner", &["abi", "model"]),
-    ("store", &["abi", "crash", "model", "planner"]),
-    ("kernel", &["abi", "crash", "model", "planner"]),
+    ("steps", &["abi", "model"]),
+    ("planner", &["abi", "ipam", "model", "steps"]),
+    ("store", &["crash", "model"]),
+    ("kernel", &["abi", "crash", "model", "steps"]),
     (
         "engine",
-        &["abi", "crash", "kernel", "model", "planner", "store"],
+        &[
+            "abi", "crash", "ipam", "kernel", "model", "planner", "steps", "store",
+        ],
     ),
-    ("api", &["model"]),
-    ("lease-files", &["model", "small-files"]),
-    ("small-files", &[]),
-    ("invoke", &["cni", "model", "small-files"]),
+    ("api", &[]),
+    ("ipam", &["model"]),
+    ("invoke", &["cni", "ipam", "model"]),
     (
         "agent",
         &[
-            "abi",
-            "api",
-            "cni",
-            "crash",
-            "engine",
-            "kernel",
-            "lease-files",
-            "model",
-            "planner",
-            "small-files",
+            "abi", "api", "cni", "crash", "engine", "kernel", "ipam", "model", "planner", "steps",
             "store",
         ],
     ),
-    (
-        "plugin",
-        &[
-            "api",
-            "cni",
-            "invoke",
-            "lease-files",
-            "model",
-            "planner",
-            "small-files",
-        ],
-    ),
-    ("ctl", &["abi", "api", "cni", "invoke", "model"]),
+    ("plugin", &["api", "cni", "invoke", "ipam", "model"]),
+    ("ctl", &["api", "cni", "invoke", "model"]),
 ];
 
 /// Crates without effects.
-const PURE: [&str; 5] = ["abi", "verdict", "model", "cni", "planner"];
+const PURE: [&str; 6] = ["abi", "verdict", "model", "cni", "steps", "planner"];
 /// Libraries with effects: a pure crate may not reach them, directly or through others.
 const EFFECTS: [&str; 3] = ["tokio", "rtnetlink", "aya"];
 /// Not part of the product.
 const FREE: [&str; 2] = ["e2e", "xtask"];
+
+/// Returns whether the crate is part of the product.
+pub(super) fn is_of_product(name: &str) -> bool {
+    MAY_IMPORT.iter().any(|(known, _)| *known == name)
+}
 
 pub(super) fn offences(metadata: &Metadata) -> Vec<String> {
     let mut found = unknown(metadata);
     found.extend(
         MAY_IMPORT
             .iter()
-            .flat_map(|(name, allowed)| upward(metadata, name, allowed)),
+            .flat_map(|(name, allowed)| differing(metadata, name, allowed)),
     );
     found.extend(PURE.iter().flat_map(|name| impure(metadata, name)));
     found
@@ -83,7 +71,7 @@ fn unknown(metadata: &Metadata) -> Vec<String> {
         .collect()
 }
 
-fn upward(metadata: &Metadata, name: &str, allowed: &[&str]) -> Vec<String> {
+fn differing(metadata: &Metadata, name: &str, allowed: &[&str]) -> Vec<String> {
     let packages = metadata.workspace_packages();
     let Some(package) = packages.iter().find(|it| it.name == name) else {
         return vec![format!("{name}: in tidy's table, but not in the workspace")];
@@ -93,10 +81,19 @@ fn upward(metadata: &Metadata, name: &str, allowed: &[&str]) -> Vec<String> {
         .dependencies
         .iter()
         .filter(|it| it.kind == DependencyKind::Normal);
-    imports
+    let imported: BTreeSet<&str> = imports
         .map(|it| it.name.as_str())
-        .filter(|it| inside.contains(it) && !allowed.contains(it))
+        .filter(|it| inside.contains(it))
+        .collect();
+    let unused = allowed
+        .iter()
+        .filter(|it| !imported.contains(**it))
+        .map(|it| format!("{name}: tidy's table lists {it}, which it does not import"));
+    imported
+        .iter()
+        .filter(|it| !allowed.contains(*it))
         .map(|it| format!("{name}: imports {it}, which lies above it or beside it"))
+        .chain(unused)
         .collect()
 }
 

@@ -4,8 +4,8 @@ use abi::{Address, HostportKey, Port, protocol};
 use proptest::prelude::*;
 
 use super::example::{
-    HOSTPORT, INTERFACE, OTHER_INTERFACE, POD_PORT, bridge_mac, gateway, mac, node, other_mac,
-    other_pod, pod, remote, world,
+    BRIDGE, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD_PORT, bridge_mac, gateway, mac,
+    node, other_mac, other_pod, pod, remote, world,
 };
 use super::frame::{Body, Frame, flag};
 use super::{Place, Simulator};
@@ -34,6 +34,18 @@ fn simulator() -> Simulator {
         }
     }
     Simulator::new(world)
+}
+
+/// Moves the other pod to a network of its own with this MTU, to which the node has routes.
+fn narrow(simulator: &mut Simulator, mtu: u32) {
+    let world = &mut simulator.world;
+    let bridge = BRIDGE + 1;
+    world.mtus.extend([(OTHER_INTERFACE, mtu), (bridge, mtu)]);
+    let routes = other_pod().map(|address| (address, bridge));
+    world.egress_routes.extend(routes);
+    world.pods[OTHER_POD as usize].network = bridge;
+    let network = world.networks[&BRIDGE];
+    world.networks.insert(bridge, network);
 }
 
 /// Who dials.
@@ -102,6 +114,16 @@ impl Dial {
         }
     }
 
+    /// The body of a packet of an open flow that is longer than [`NARROW`].
+    fn large_body(&self, from: u16, to: u16) -> Body {
+        let payload = vec![7; 400];
+        if self.udp {
+            Body::Udp(from, to, payload)
+        } else {
+            Body::Tcp(from, to, flag::ACK, payload)
+        }
+    }
+
     /// Sends the first packet; returns the client's address and port as the pod sees them.
     fn open(&self, simulator: &mut Simulator) -> (Address, u16) {
         let (target, port) = self.target();
@@ -148,6 +170,99 @@ impl Dial {
     }
 }
 
+/// MTU of a network that is smaller than a large packet.
+const NARROW: u32 = 200;
+/// Where the second fragment of a large packet begins, behind the IP header.
+const CUT: usize = 160;
+
+impl Dial {
+    /// Sends a large reply of the pod, in fragments of the pod or of the stack. Returns source and
+    /// destination of what the client receives.
+    fn large_reply(
+        &self,
+        simulator: &mut Simulator,
+        seen: (Address, u16),
+        identification: u32,
+        by_stack: bool,
+    ) -> [(Address, u16); 2] {
+        let server = pod()[self.family];
+        let frame = Frame::new(server, seen.0, self.large_body(POD_PORT, seen.1));
+        let frame = frame.from_to(mac(), bridge_mac());
+        if !by_stack {
+            let pieces = frame.fragments(identification, CUT);
+            return self.received(simulator, &pieces);
+        }
+        let (verdict, packet) = simulator.run(Place::FromPod, INTERFACE, &frame.bytes());
+        let (source, destination) = ends(&packet, self.family);
+        if matches!(verdict, Verdict::RedirectPeer(_)) {
+            return [source, destination];
+        }
+        assert_eq!(verdict, Verdict::Pass, "{self:?}");
+        let body = self.large_body(source.1, destination.1);
+        let forwarded = Frame::new(source.0, destination.0, body);
+        let pieces = forwarded.fragments(identification, CUT);
+        let pieces = pieces.map(|piece| {
+            let place = (Place::ToPod, OTHER_INTERFACE);
+            simulator.run_next(place.0, place.1, &piece)
+        });
+        self.ends_of_fragments(pieces)
+    }
+
+    /// Runs the pod's fragments through its hook, and through that by which they leave.
+    fn received(&self, simulator: &mut Simulator, pieces: &[Vec<u8>; 2]) -> [(Address, u16); 2] {
+        let pieces = pieces.each_ref().map(|piece| {
+            let (verdict, packet) = simulator.run(Place::FromPod, INTERFACE, piece);
+            match (self.client, verdict) {
+                (_, Verdict::RedirectPeer(_)) => (verdict, packet),
+                (Client::Outside, _) => simulator.run_next(Place::UplinkOut, INTERFACE, &packet),
+                _ => {
+                    assert_eq!(verdict, Verdict::Pass, "{self:?}");
+                    simulator.run_next(Place::ToPod, OTHER_INTERFACE, &packet)
+                }
+            }
+        });
+        self.ends_of_fragments(pieces)
+    }
+
+    /// Sends an error of the pod about the request as the pod sees it. Returns source and
+    /// destination of the packet that the error quotes for the client.
+    fn quoted(&self, simulator: &mut Simulator, seen: (Address, u16)) -> [(Address, u16); 2] {
+        let server = pod()[self.family];
+        let request = Frame::new(seen.0, server, self.large_body(seen.1, POD_PORT));
+        let quote = request.packet()[..100].to_vec();
+        let (icmp_type, code) = [(3, 1), (1, 3)][self.family];
+        let error = Body::Icmp(icmp_type, code, [0; 4], quote);
+        let frame = Frame::new(server, seen.0, error).from_to(mac(), bridge_mac());
+        let (mut verdict, mut packet) = simulator.run(Place::FromPod, INTERFACE, &frame.bytes());
+        if verdict == Verdict::Pass {
+            let (place, interface) = match self.client {
+                Client::Outside => (Place::UplinkOut, INTERFACE),
+                Client::OtherPod | Client::Itself => (Place::ToPod, OTHER_INTERFACE),
+            };
+            (verdict, packet) = simulator.run_next(place, interface, &packet);
+        }
+        assert!(!matches!(verdict, Verdict::Drop(_)), "{verdict:?}");
+        // The headers of the error, but the link layer, which `ends` expects.
+        packet.drain(14..[14 + 28, 14 + 48][self.family]);
+        let (source, destination) = ends(&packet, self.family);
+        [source, destination]
+    }
+
+    /// Returns source and destination of both fragments of a packet, which must be the same.
+    fn ends_of_fragments(&self, pieces: [(Verdict, Vec<u8>); 2]) -> [(Address, u16); 2] {
+        let [first, later] = pieces.map(|(verdict, mut packet)| {
+            assert!(!matches!(verdict, Verdict::Drop(_)), "{verdict:?}");
+            if self.family == 1 {
+                // The fragment header.
+                packet.drain(54..62);
+            }
+            ends(&packet, self.family)
+        });
+        assert_eq!((first.0.0, first.1.0), (later.0.0, later.1.0), "{self:?}");
+        [first.0, first.1]
+    }
+}
+
 /// Returns source and destination of a frame.
 fn ends(packet: &[u8], family: usize) -> ((Address, u16), (Address, u16)) {
     let port = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
@@ -186,6 +301,38 @@ proptest! {
         for (dial, source) in &seen {
             let client = (dial.address(), dial.port);
             prop_assert_eq!(dial.reply(&mut simulator, *source), [dial.target(), client]);
+        }
+    }
+}
+
+proptest! {
+    /// Replies in fragments of the pod, and such that the stack must fragment, reach the client from
+    /// the address that it has dialled, whichever other flows have the same tuple before or after
+    /// translation. Errors quote that address.
+    #[test]
+    fn large_replies_and_errors_are_about_the_dialled_address(
+        dials in prop::collection::vec(dial(), 1..40),
+        mtu in prop_oneof![Just(NARROW), Just(1500)],
+    ) {
+        let mut simulator = simulator();
+        narrow(&mut simulator, mtu);
+        let mut seen = std::collections::BTreeMap::new();
+        for dial in &dials {
+            let source = dial.open(&mut simulator);
+            seen.insert(*dial, source);
+        }
+        for (identification, (dial, source)) in (1..).zip(&seen) {
+            let expected = [dial.target(), (dial.address(), dial.port)];
+            let id = 2 * identification;
+            let received = dial.large_reply(&mut simulator, *source, id, false);
+            prop_assert_eq!(received, expected, "{:?}", dial);
+            let quoted = dial.quoted(&mut simulator, *source);
+            prop_assert_eq!(quoted, [expected[1], expected[0]], "{:?}", dial);
+            // Routers do not fragment IPv6 packets.
+            if dial.client == Client::OtherPod && dial.family == 0 && mtu == NARROW {
+                let received = dial.large_reply(&mut simulator, *source, id + 1, true);
+                prop_assert_eq!(received, expected, "{:?}", dial);
+            }
         }
     }
 }

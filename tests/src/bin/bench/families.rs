@@ -32,8 +32,8 @@ pub(crate) struct Family {
 pub(crate) const FAMILIES: &[Family] = &[
     Family {
         name: "path",
-        title: "CPU per small UDP packet",
-        about: "CPU time per small UDP packet, on one CPU",
+        title: "CPU per UDP packet",
+        about: "CPU time per UDP packet, small or in fragments, on one CPU",
         usual: true,
         company: true,
         measure: packet_cost::measure,
@@ -51,7 +51,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     Family {
         name: "flows",
         title: "CPU per small UDP packet, many flows",
-        about: "CPU time per small UDP packet to the world, by the number of flows",
+        about: "CPU time per small UDP packet on each path, by the number of flows that send in turns",
         usual: true,
         company: true,
         measure: flows::measure,

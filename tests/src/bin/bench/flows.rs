@@ -1,91 +1,199 @@
-//! Cost of a small UDP packet from a pod to the world with many flows, which send in turns.
+//! Cost of a small UDP packet with many flows, which send in turns, on each way.
+//!
+//! So that 100,000 flows need no 100,000 sockets, each socket sends in several: pods to several
+//! ports of the receiver, clients of a hostport from several addresses.
 
-use std::net::UdpSocket;
+use std::io::IoSlice;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use nix::libc::{in_addr, in_pktinfo};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 
-use crate::packet_cost::{self, BURST, PAYLOAD};
+use crate::packet_cost::{BURST, PAYLOAD, above_bare};
 use crate::pinned;
 use crate::plan::Plan;
-use crate::row::{Row, Rows};
-use crate::topology::{self, PORTS, Topology, Way};
+use crate::row::{Row, Rows, system};
+use crate::topology::{self, PORTS, Topology, Way, client};
 
-const SAMPLE: Duration = Duration::from_millis(150);
+/// Shortest sample. With many flows it lasts until each has sent.
+const SAMPLE: Duration = Duration::from_millis(50);
+/// Packets of each flow before the first sample: more than it takes to be established and cached.
+const BEFORE: usize = 12;
+/// Most sockets of a sender.
+const SOCKETS: u32 = 1000;
+/// First of the ports on which the receiver of a pod's packets listens.
+const FIRST_PORT: u16 = 20_000;
 
+/// The flows of one way through one system: one for each sender in each lane.
 struct Crowd {
     system: &'static str,
     flows: u32,
     senders: Vec<UdpSocket>,
-    receiver: UdpSocket,
+    lanes: Vec<Lane>,
+    receivers: Vec<UdpSocket>,
+}
+
+/// What the flows of one sender differ in.
+struct Lane {
+    /// Source address; that of the route if there is none.
+    source: Option<in_addr>,
+    target: SockaddrStorage,
+    /// Index of the socket that receives.
+    receiver: usize,
 }
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
-    let sizes = plan.pick(&[10, 1000][..], &[10, 1000, 5000][..]);
-    for flows in sizes {
-        let systems = topology::translating(plan.company, 0)?;
-        let crowds: Vec<_> = systems
-            .iter()
-            .map(|it| open(it, *flows))
-            .collect::<Result<_>>()?;
-        let what = format!("{flows} flows");
-        plan.interleave(&what, plan.rounds(), &crowds, |crowd| {
-            let cost = pinned::run_realtime(pinned::last_cpu(), || crowd.cost())
-                .with_context(|| format!("{what} through {}", crowd.system))?;
-            let row = Row::new(Way::PodToWorld.name(), crowd.system, "ns per packet");
-            rows.push(row.at("flows", crowd.flows.into()), cost);
-            Ok(())
-        })?;
+    let sizes = plan.pick(
+        &[10, 1000, 10_000][..],
+        &[1, 10, 1000, 5000, 10_000, 100_000][..],
+    );
+    for way in Way::ALL {
+        for flows in sizes {
+            measure_one(plan, way, *flows, &mut rows)?;
+        }
     }
+    let above = above_bare(&rows.0);
+    rows.0.extend(above);
     Ok(rows.0)
 }
 
-fn open(topology: &Topology, flows: u32) -> Result<Crowd> {
-    let path = topology.path(Way::PodToWorld);
-    let (first, receiver) = packet_cost::sockets(path, PORTS[0])?;
-    let senders = path.from.run(|| {
-        let open = |_| {
-            let sender = UdpSocket::bind("0.0.0.0:0")?;
-            sender.connect(path.target(PORTS[0]))?;
-            Ok(sender)
-        };
-        (1..flows).map(open).collect::<std::io::Result<Vec<_>>>()
-    })?;
-    Ok(Crowd {
-        system: topology.system,
-        flows,
-        senders: senders.into_iter().chain([first]).collect(),
-        receiver,
+/// Measures one number of flows. Each has nodes of its own, since flows of an earlier measurement
+/// would still fill their tables.
+fn measure_one(plan: &Plan, way: Way, flows: u32, rows: &mut Rows) -> Result<()> {
+    let systems = topology::all(plan.company)?;
+    let crowds: Vec<_> = systems
+        .iter()
+        .filter(|it| it.system != system::LEGACY)
+        .map(|it| open(it, way, flows))
+        .collect::<Result<_>>()?;
+    let what = format!("{}, {flows} flows", way.name());
+    plan.interleave(&what, plan.rounds(), &crowds, |crowd| {
+        let cost = pinned::run_realtime(pinned::last_cpu(), || crowd.cost())
+            .with_context(|| format!("{what} through {}", crowd.system))?;
+        let row = Row::new(way.name(), crowd.system, "ns per packet");
+        rows.push(row.at("flows", flows.into()), cost);
+        Ok(())
     })
 }
 
+/// Opens the sockets, and sends packets of each flow until it is established.
+fn open(topology: &Topology, way: Way, flows: u32) -> Result<Crowd> {
+    let path = topology.path(way);
+    let lanes = u16::try_from(flows.div_ceil(SOCKETS))?;
+    let ports: Vec<u16> = match way {
+        Way::WorldToHostport => vec![PORTS[0]],
+        Way::PodToPod | Way::PodToWorld => (FIRST_PORT..FIRST_PORT + lanes).collect(),
+    };
+    let lane = |number: u16| -> Result<Lane> {
+        let receiver = usize::from(number) % ports.len();
+        Ok(Lane {
+            source: match way {
+                Way::WorldToHostport => Some(ipv4(client(1 + number))?),
+                Way::PodToPod | Way::PodToWorld => None,
+            },
+            target: path.target(ports[receiver]).into(),
+            receiver,
+        })
+    };
+    let listen = |port: &u16| -> Result<UdpSocket> {
+        let receiver = UdpSocket::bind(path.serves(*port))?;
+        receiver.set_read_timeout(Some(Duration::from_secs(3)))?;
+        Ok(receiver)
+    };
+    let bind = |_| Ok(UdpSocket::bind("0.0.0.0:0")?);
+    let count = flows.min(SOCKETS);
+    let crowd = Crowd {
+        system: topology.system,
+        flows,
+        senders: path
+            .from
+            .run(|| (0..count).map(bind).collect::<Result<_>>())?,
+        lanes: (0..lanes).map(lane).collect::<Result<_>>()?,
+        receivers: path
+            .to
+            .run(|| ports.iter().map(listen).collect::<Result<_>>())?,
+    };
+    for _ in 0..BEFORE {
+        crowd
+            .turn()
+            .with_context(|| format!("{} through {}", way.name(), crowd.system))?;
+    }
+    Ok(crowd)
+}
+
+fn ipv4(address: IpAddr) -> Result<in_addr> {
+    match address {
+        IpAddr::V4(address) => Ok(in_addr {
+            s_addr: u32::from_ne_bytes(address.octets()),
+        }),
+        IpAddr::V6(_) => bail!("{address} is no IPv4 address"),
+    }
+}
+
 impl Crowd {
-    /// Returns the nanoseconds per packet, after each flow has sent its first.
+    /// Returns the nanoseconds per packet, after each flow has sent one.
     fn cost(&self) -> Result<f64> {
-        let mut turns = self.senders.iter().cycle();
-        for _ in 0..self.senders.len().div_ceil(BURST as usize) {
-            self.burst(&mut turns)?;
-        }
-        let (start, mut bursts) = (Instant::now(), 0);
+        self.turn()?;
+        let (start, mut packets) = (Instant::now(), 0);
         while start.elapsed() < SAMPLE {
-            self.burst(&mut turns)?;
-            bursts += 1;
+            packets += self.turn()?;
         }
-        let each = f64::from(bursts) * f64::from(BURST);
-        Ok(start.elapsed().as_secs_f64() * 1e9 / each)
+        Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(packets))
     }
 
-    fn burst<'a>(&self, turns: &mut impl Iterator<Item = &'a UdpSocket>) -> Result<()> {
-        for sender in turns.take(BURST as usize) {
-            sender.send(&PAYLOAD)?;
+    /// Sends and receives packets of all flows in bursts, and returns their number: one of each
+    /// flow, or with fewer flows than a burst has packets, the same number of each. A lost packet
+    /// is an error.
+    fn turn(&self) -> Result<u32> {
+        let repeated = (BURST / self.flows).max(1);
+        let mut left = self.flows as usize;
+        for lane in &self.lanes {
+            let senders = &self.senders[..left.min(self.senders.len())];
+            for burst in senders.chunks(BURST as usize) {
+                lane.exchange(burst, repeated, &self.receivers[lane.receiver])?;
+            }
+            left -= senders.len();
+        }
+        Ok(self.flows * repeated)
+    }
+}
+
+impl Lane {
+    /// Sends `repeated` packets from each sender in turns, and receives them.
+    fn exchange(&self, senders: &[UdpSocket], repeated: u32, receiver: &UdpSocket) -> Result<()> {
+        for _ in 0..repeated {
+            for sender in senders {
+                self.send(sender)?;
+            }
         }
         let mut buffer = [0; 64];
-        for _ in 0..BURST {
-            self.receiver
-                .recv(&mut buffer)
-                .context("a packet was lost")?;
+        for _ in 0..senders.len() * repeated as usize {
+            receiver.recv(&mut buffer).context("a packet was lost")?;
         }
+        Ok(())
+    }
+
+    fn send(&self, sender: &UdpSocket) -> Result<()> {
+        let source = self.source.map(|address| in_pktinfo {
+            ipi_ifindex: 0,
+            ipi_spec_dst: address,
+            ipi_addr: in_addr { s_addr: 0 },
+        });
+        let payload = [IoSlice::new(&PAYLOAD)];
+        let fd = sender.as_raw_fd();
+        let target = Some(&self.target);
+        let none = MsgFlags::empty();
+        match &source {
+            Some(source) => {
+                let message = [ControlMessage::Ipv4PacketInfo(source)];
+                sendmsg(fd, &payload, &message, none, target)?
+            }
+            None => sendmsg(fd, &payload, &[], none, target)?,
+        };
         Ok(())
     }
 }

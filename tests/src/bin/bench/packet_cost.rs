@@ -1,4 +1,5 @@
-//! CPU time of one small UDP packet, from the sender's system call to the receiver's, on one CPU.
+//! CPU time of one UDP packet, from the sender's system call to the receiver's, on one CPU: of a
+//! small packet, and of a datagram that the sender fragments.
 //!
 //! One thread sends a few packets and then receives them. Over veth pairs the kernel forwards a
 //! packet on the CPU of the sending thread, and no other thread may run there. So the elapsed time,
@@ -7,7 +8,7 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::goals::Goal;
 use crate::pinned;
@@ -15,10 +16,42 @@ use crate::plan::Plan;
 use crate::row::{Row, Rows, system};
 use crate::topology::{self, PORTS, Path, Topology, Way};
 
-/// Bytes of a packet's payload.
+/// Payload of a small packet.
 pub(crate) const PAYLOAD: [u8; 18] = [0x55; 18];
-/// Packets that are sent before they are received: no more than any socket buffer holds.
+/// Small packets that are sent before they are received: no more than any socket buffer holds.
 pub(crate) const BURST: u32 = 32;
+
+/// What is sent on which paths.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    /// The end of the rows' names.
+    suffix: &'static str,
+    payload: &'static [u8],
+    /// Packets that are sent before they are received: no more than any socket buffer holds.
+    burst: u32,
+    ways: &'static [Way],
+    unit: &'static str,
+}
+
+const LOADS: [Load; 2] = [
+    Load {
+        suffix: "",
+        payload: &PAYLOAD,
+        burst: BURST,
+        ways: &Way::ALL,
+        unit: "ns per packet",
+    },
+    // Three fragments at an MTU of 1,500 bytes. The sender's kernel makes them, and the receiver's
+    // puts them together: a bare veth pair has both costs as well.
+    Load {
+        suffix: ", 4,000 bytes in fragments",
+        payload: &[0x55; 4000],
+        burst: 8,
+        ways: &[Way::WorldToHostport, Way::PodToWorld],
+        unit: "ns per datagram",
+    },
+];
+
 /// Duration of one sample: thousands of packets.
 const SAMPLE: Duration = Duration::from_millis(25);
 /// Duration of the warm-up of all systems before the first sample, after which optimisations for
@@ -42,29 +75,52 @@ pub(crate) const GOALS: &[Goal] = &[
         other: system::NFT,
         bound: 0.30,
     },
+    Goal {
+        subject: "world → hostport, 4,000 bytes in fragments, above a bare veth pair",
+        other: system::NFT,
+        bound: 1.0,
+    },
+    Goal {
+        subject: "pod → world, 4,000 bytes in fragments, above a bare veth pair",
+        other: system::NFT,
+        bound: 1.0,
+    },
 ];
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let systems = topology::all(plan.company)?;
     let mut rows = Rows::default();
-    for way in Way::ALL {
-        let pairs: Vec<_> = systems
-            .iter()
-            .map(|it| open(it, way))
-            .collect::<Result<_>>()?;
-        if way == Way::ALL[0] {
-            warm_up(&pairs)?;
+    for load in &LOADS {
+        for way in load.ways {
+            measure_way(plan, &systems, (load, *way), &mut rows)?;
         }
-        plan.interleave(way.name(), plan.short_rounds(), &pairs, |pair| {
-            let cost = pinned::run_realtime(pinned::last_cpu(), || pair.cost())
-                .with_context(|| format!("{} through {}", way.name(), pair.system))?;
-            rows.push(Row::new(way.name(), pair.system, "ns per packet"), cost);
-            Ok(())
-        })?;
     }
     let above = above_bare(&rows.0);
     rows.0.extend(above);
     Ok(rows.0)
+}
+
+/// Measures a load on one path of all systems.
+fn measure_way(
+    plan: &Plan,
+    systems: &[Topology],
+    (load, way): (&'static Load, Way),
+    rows: &mut Rows,
+) -> Result<()> {
+    let name = format!("{}{}", way.name(), load.suffix);
+    let pairs: Vec<_> = systems
+        .iter()
+        .map(|it| open(it, way, load))
+        .collect::<Result<_>>()?;
+    if rows.0.is_empty() {
+        warm_up(&pairs)?;
+    }
+    plan.interleave(&name, plan.short_rounds(), &pairs, |pair| {
+        let cost = pinned::run_realtime(pinned::last_cpu(), || pair.cost())
+            .with_context(|| format!("{name} through {}", pair.system))?;
+        rows.push(Row::new(&name, pair.system, load.unit), cost);
+        Ok(())
+    })
 }
 
 /// Sends the same number of packets through all systems, in turns.
@@ -78,16 +134,17 @@ fn warm_up(pairs: &[Pair]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rows with the cost of a bare veth pair in the same round subtracted.
-fn above_bare(rows: &[Row]) -> Vec<Row> {
-    let bare = |name: &str| {
+/// Returns the rows with the cost of a bare veth pair in the same round subtracted, at the same
+/// size.
+pub(crate) fn above_bare(rows: &[Row]) -> Vec<Row> {
+    let bare = |row: &Row| {
         rows.iter()
-            .find(|it| it.system == system::BARE && it.name == name)
+            .find(|it| it.system == system::BARE && it.name == row.name && it.point == row.point)
     };
     rows.iter()
         .filter(|row| row.system != system::BARE)
         .filter_map(|row| {
-            let pairs = row.samples.iter().zip(&bare(&row.name)?.samples);
+            let pairs = row.samples.iter().zip(&bare(row)?.samples);
             Some(Row {
                 name: format!("{}, above a bare veth pair", row.name),
                 samples: pairs.map(|(whole, bare)| whole - bare).collect(),
@@ -99,17 +156,19 @@ fn above_bare(rows: &[Row]) -> Vec<Row> {
 
 struct Pair {
     system: &'static str,
+    load: &'static Load,
     sender: UdpSocket,
     receiver: UdpSocket,
 }
 
 /// Opens a sender and a receiver, and exchanges packets, so that neighbours are resolved and the
 /// flow is established.
-fn open(topology: &Topology, way: Way) -> Result<Pair> {
+fn open(topology: &Topology, way: Way, load: &'static Load) -> Result<Pair> {
     let path = topology.path(way);
     let (sender, receiver) = sockets(path, PORTS[0])?;
     let pair = Pair {
         system: topology.system,
+        load,
         sender,
         receiver,
     };
@@ -137,20 +196,21 @@ impl Pair {
             self.burst()?;
             bursts += 1;
         }
-        let packets = f64::from(bursts) * f64::from(BURST);
+        let packets = f64::from(bursts) * f64::from(self.load.burst);
         Ok(start.elapsed().as_secs_f64() * 1e9 / packets)
     }
 
     /// Sends and receives one burst; a lost packet is an error.
     fn burst(&self) -> Result<()> {
-        let mut buffer = [0; 64];
-        for _ in 0..BURST {
-            self.sender.send(&PAYLOAD)?;
+        let Load { payload, burst, .. } = *self.load;
+        let mut buffer = [0; 4096];
+        for _ in 0..burst {
+            self.sender.send(payload)?;
         }
-        for _ in 0..BURST {
-            self.receiver
-                .recv(&mut buffer)
-                .context("a packet was lost")?;
+        for _ in 0..burst {
+            let length = self.receiver.recv(&mut buffer);
+            let length = length.context("a packet was lost")?;
+            ensure!(length == payload.len(), "{length} bytes arrived");
         }
         Ok(())
     }

@@ -86,7 +86,7 @@ fn with_suggestion(unknown: &str) -> String {
 }
 
 /// Returns the names of all keys, in the order of `--help`.
-fn keys() -> impl Iterator<Item = String> {
+pub(super) fn keys() -> impl Iterator<Item = String> {
     arguments()
         .into_iter()
         .filter_map(|argument| argument.get_long().map(str::to_owned))

@@ -211,3 +211,17 @@ fn a_reload_reports_a_changed_kubenet_key_and_keeps_the_running_defaults() {
 fn the_command_line_is_sound() {
     <Options as clap::CommandFactory>::command().debug_assert();
 }
+
+#[test]
+fn every_key_has_a_rule_for_reloads() {
+    let rules: Vec<&str> = (reload_rules::KEYS.iter())
+        .flat_map(|keys| keys.split(", "))
+        .collect();
+    for key in file::keys() {
+        let has_rule = rules.iter().any(|rule| match rule.strip_prefix('*') {
+            Some(end) => key.ends_with(end),
+            None => key == *rule,
+        });
+        assert!(has_rule, "{key} has no rule for reloads");
+    }
+}

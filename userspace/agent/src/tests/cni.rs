@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::Degraded;
 use kernel::fake::Errno;
-use planner::{LinkKind, Step};
+use steps::{LinkKind, Step};
 
 use super::*;
 use crate::readiness::readiness;

@@ -4,9 +4,8 @@ use model::{Cidr, NetworkName};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::Plugin;
 use crate::request::tests::{CONTAINERD, CRIO, MULTUS, add_with, environment};
-use crate::{Command, Request};
+use crate::{Command, Plugin, Request};
 
 fn default_network() -> Network {
     let cidr: Cidr = "10.244.0.0/24".parse().unwrap();

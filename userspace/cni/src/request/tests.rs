@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::Version;
 
 /// containerd by go-cni: keys as its structs are called, nulls, a flat list of ranges (behaviours
 /// B0.1, C1).

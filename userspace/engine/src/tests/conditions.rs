@@ -1,7 +1,8 @@
 //! Conditions of the node that make packets of pods die: reported, and gone when the cause is.
 
 use kernel::fake::Fake;
-use planner::{CgroupCoverage, LinkKind, NodeCondition, Usage};
+use planner::NodeCondition;
+use steps::{CgroupCoverage, LinkKind, Usage};
 
 use super::*;
 use crate::{AddEffect, Degraded};
@@ -32,7 +33,7 @@ const CAUSES: [Cause; 6] = [
     (
         "ipsec-policy",
         |fake| {
-            fake.edit_facts(|facts| facts.ipsec.blocked = vec![planner::IpsecDirection::Forward]);
+            fake.edit_facts(|facts| facts.ipsec.blocked = vec![steps::IpsecDirection::Forward]);
         },
         |fake| fake.edit_facts(|facts| facts.ipsec.blocked.clear()),
     ),
@@ -76,7 +77,7 @@ fn each_condition_of_the_node_is_reported_and_ends_with_its_cause() {
 fn a_condition_prevents_an_add_to_its_network_alone() {
     let mut node = Node::start();
     node.fake
-        .edit_facts(|facts| facts.ipsec.blocked = vec![planner::IpsecDirection::Forward]);
+        .edit_facts(|facts| facts.ipsec.blocked = vec![steps::IpsecDirection::Forward]);
     node.engine().reconcile(NOW);
     let degraded = node.engine().status().degraded;
     let [
@@ -98,7 +99,7 @@ fn forwarding_that_other_software_turns_off_is_turned_on_again() {
         node.fake.set_sysctl(key, "0");
         assert_eq!(words(&mut node), [""; 0]);
         let sysctls = node.fake.snapshot().sysctls;
-        assert_eq!(sysctls[&planner::SysctlKey(key.to_owned())], "1");
+        assert_eq!(sysctls[&steps::SysctlKey(key.to_owned())], "1");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reload of the configuration.
 
 use kernel::fake::Errno;
-use planner::Step;
+use steps::Step;
 
 use super::*;
 use crate::ConfigChange;

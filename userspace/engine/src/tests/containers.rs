@@ -1,7 +1,7 @@
 //! Containers of other software on the node: the netfilter table, and their addresses.
 
 use kernel::fake::Errno;
-use planner::{NetfilterState, Step};
+use steps::{NetfilterState, Step};
 
 use super::*;
 

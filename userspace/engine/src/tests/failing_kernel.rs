@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use kernel::fake::{Errno, Fake};
 use kernel::{Kernel, Measured, ObserveError, StepError};
-use planner::{Observed, Scope, Step};
+use steps::{Observed, Scope, Step};
 
 /// Injected failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

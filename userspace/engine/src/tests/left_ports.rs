@@ -1,7 +1,7 @@
 //! Hostports that a container runtime binds itself.
 
 use kernel::Process;
-use planner::ReservedBy;
+use steps::ReservedBy;
 
 use super::*;
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Degraded, NetworkClash, Outcome};
+use ipam::AddressRefusal;
 use planner::Refusal;
 
 /// behaviour S10.
@@ -324,7 +325,9 @@ fn without_a_pod_cidr_other_networks_work_and_the_status_reports_it_once_it_is_n
     let intent = node.intent("c2");
     assert!(matches!(
         node.add(&intent),
-        Err(EngineError::Refused(Refusal::NoRanges { .. }))
+        Err(EngineError::Refused(Refusal::Address(
+            AddressRefusal::NoRanges { .. }
+        )))
     ));
     assert_eq!(node.engine().status().degraded, [Degraded::NoPodCidr]);
 }
@@ -337,7 +340,7 @@ fn published_ports_are_in_the_reserved_ports_sysctl_until_unpublished() {
     node.fake.set_sysctl(KEY, "7000");
     let value = |node: &Node| {
         let sysctls = node.fake.snapshot().sysctls;
-        sysctls[&planner::SysctlKey(KEY.to_owned())].clone()
+        sysctls[&steps::SysctlKey(KEY.to_owned())].clone()
     };
     let mut intents = Vec::new();
     for (container, port) in [("a", 8080), ("b", 8081)] {

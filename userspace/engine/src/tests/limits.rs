@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use ::model::{Bandwidth, RangeSet};
 use kernel::fake::Errno;
-use planner::{Shape, Step};
+use steps::Step;
 
 use super::*;
 use crate::{EngineError, LimitChange, LimitUpdate};
@@ -51,8 +51,8 @@ fn a_limit_is_set_changed_and_removed_and_survives_a_restart() {
         )
         .unwrap();
     let expected = Entry::Limit {
-        ingress: Some(Shape::of(limit(2_000_000))),
-        egress: Some(Shape::of(limit(1_000_000))),
+        ingress: Some(planner::token_bucket(limit(2_000_000))),
+        egress: Some(planner::token_bucket(limit(1_000_000))),
         shaped_subnets: Box::default(),
         generation: attachment.generation,
     };

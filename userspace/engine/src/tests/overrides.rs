@@ -1,7 +1,7 @@
 //! Overrides at run time: pod CIDRs, hairpin mode and non-masquerade CIDRs.
 
 use kernel::fake::Errno;
-use planner::Step;
+use steps::Step;
 
 use super::*;
 use crate::UpdateOutcome;

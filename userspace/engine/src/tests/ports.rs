@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use kernel::Process;
-use planner::{PortReservation, PortReservations, Refusal, Step};
+use planner::Refusal;
+use steps::{PortReservation, PortReservations, Step};
 
 use super::*;
 

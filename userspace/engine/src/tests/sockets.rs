@@ -1,7 +1,7 @@
 //! Attachment of cgroup socket programs.
 
 use kernel::fake::Errno;
-use planner::{SocketHook, SocketHookState, Step};
+use steps::{SocketHook, SocketHookState, Step};
 
 use super::*;
 

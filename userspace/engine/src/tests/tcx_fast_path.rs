@@ -3,7 +3,7 @@
 use abi::Counters;
 use kernel::fake::Errno;
 use kernel::{Measured, PodCounters};
-use planner::{Hook, Step};
+use steps::{Hook, Step};
 
 use super::*;
 use crate::Outcome;

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use kernel::{Kernel, Measured, ObserveError, StepError};
-use planner::{Scope, Step};
+use steps::{Scope, Step};
 use tokio::runtime::Builder;
 
 use super::*;

@@ -1,6 +1,6 @@
 //! Uninstall, and the state after a reboot.
 
-use planner::SysctlKey;
+use steps::SysctlKey;
 
 use super::*;
 use crate::AttachedPods;

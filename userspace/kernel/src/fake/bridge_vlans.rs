@@ -2,7 +2,7 @@
 
 use model::{IfName, PortOptions, VlanId};
 use nix::errno::Errno;
-use planner::{LinkKind, Switching, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
+use steps::{LinkKind, Switching, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
 
 use super::world::World;
 

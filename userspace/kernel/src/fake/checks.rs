@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::{Cidr, IfName};
-use planner::{CheckFacts, CheckQuery, RouteAnswer, RouteQuery, SysctlKey};
+use steps::{CheckFacts, CheckQuery, RouteAnswer, RouteQuery, SysctlKey};
 
 use super::world::{MAIN, World};
 

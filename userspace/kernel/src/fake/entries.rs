@@ -3,9 +3,9 @@
 //! Entries are stored with links by index and observed with links by name.
 
 use abi::maps;
-use model::Attachment;
 use nix::errno::Errno;
-use planner::{Entries, Entry, EntryKey, LinkRef};
+use std::collections::BTreeSet;
+use steps::{Entries, Entry, EntryKey, LinkRef};
 
 use super::world::World;
 
@@ -52,12 +52,10 @@ impl World {
         self.entries.iter().filter_map(named).collect()
     }
 
-    /// Returns the entries under the keys of an attachment, even if they belong to another one by
-    /// now.
-    pub(super) fn entries_of(&self, attachment: &Attachment) -> Entries {
-        let keys = planner::attachment_entries(attachment);
+    /// Returns the entries under these keys.
+    pub(super) fn entries_of(&self, keys: &BTreeSet<EntryKey>) -> Entries {
         let mut seen = self.seen_entries();
-        seen.retain(|key, _| keys.contains_key(key));
+        seen.retain(|key, _| keys.contains(key));
         seen
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Attachment, IfName, InterfaceAddress, Netns, NetnsPath};
-use planner::{Link, LinkKind, Observed, RouteEntry, Scope};
+use model::{IfName, InterfaceAddress, Netns, NetnsPath};
+use steps::{AttachmentQuery, Link, LinkKind, Observed, RouteEntry, Scope};
 
 use super::world::{MAIN, World, netns};
 
@@ -20,7 +20,7 @@ impl World {
                 socket_hooks: self.sockets.clone(),
                 netfilter: self.netfilter.clone(),
                 has_unseen_sockets: (self.facts.cgroup.as_ref())
-                    .is_some_and(planner::CgroupCoverage::is_partial),
+                    .is_some_and(steps::CgroupCoverage::is_partial),
                 flow_entries: abi::maps::FLOWS_CAPACITY,
                 ..Observed::default()
             },
@@ -42,8 +42,8 @@ impl World {
                 pod: self.pod(path, ifname),
                 ..Observed::default()
             },
-            Scope::Attachment(attachment) => self.observe_attachment(attachment),
-            Scope::Outside(attachment) => self.observe_outside(attachment),
+            Scope::Attachment(query) => self.observe_attachment(query),
+            Scope::Outside(query) => self.observe_outside(query),
             Scope::Settings { path, ifname, .. } => Observed {
                 netns: self.one_netns(path),
                 settings: self.settings(path, ifname),
@@ -68,23 +68,22 @@ impl World {
         }
     }
 
-    fn observe_attachment(&self, attachment: &Attachment) -> Observed {
-        let netns = self.one_netns(&attachment.netns.path);
-        let same = netns.values().any(|netns| *netns == attachment.netns);
-        let pod = self.pod(&attachment.netns.path, &attachment.key.ifname);
+    fn observe_attachment(&self, query: &AttachmentQuery) -> Observed {
+        let netns = self.one_netns(&query.netns.path);
+        let same = netns.values().any(|netns| *netns == query.netns);
+        let pod = self.pod(&query.netns.path, &query.key.ifname);
         Observed {
             netns,
             pod: pod.filter(|_| same),
-            ..self.observe_outside(attachment)
+            ..self.observe_outside(query)
         }
     }
 
-    fn observe_outside(&self, attachment: &Attachment) -> Observed {
-        let host = attachment.host_link().name().clone();
+    fn observe_outside(&self, query: &AttachmentQuery) -> Observed {
         Observed {
-            links: self.chosen_links(&[host, attachment.bridge.clone()].into()),
-            entries: self.entries_of(attachment),
-            port_reservations: self.held_for(attachment),
+            links: self.chosen_links(&query.links),
+            entries: self.entries_of(&query.entries),
+            port_reservations: self.held_for(&query.reservations),
             ..Observed::default()
         }
     }

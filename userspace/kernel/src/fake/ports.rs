@@ -6,9 +6,8 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use model::Attachment;
 use nix::errno::Errno;
-use planner::{
+use steps::{
     Observed, PortLeave, PortReservation, PortReservations, PortUsers, ReservationOwner,
     ReservedBy, Step,
 };
@@ -144,10 +143,10 @@ impl World {
         }
     }
 
-    pub(super) fn held_for(&self, attachment: &Attachment) -> PortReservations {
-        planner::attachment_reservations(attachment)
-            .into_iter()
-            .filter_map(|reservation| Some((reservation, self.owner(&reservation)?)))
+    pub(super) fn held_for(&self, reservations: &BTreeSet<PortReservation>) -> PortReservations {
+        reservations
+            .iter()
+            .filter_map(|reservation| Some((*reservation, self.owner(reservation)?)))
             .collect()
     }
 

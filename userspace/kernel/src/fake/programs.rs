@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::IfName;
 use nix::errno::Errno;
-use planner::{AttachedPrefilter, Hook, SocketHook, SocketHookState, XdpPrefilterStep};
+use steps::{AttachedPrefilter, Hook, SocketHook, SocketHookState, XdpPrefilterStep};
 
 use super::world::World;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::IfName;
-use planner::SysctlKey;
+use steps::SysctlKey;
 
 use super::world::World;
 

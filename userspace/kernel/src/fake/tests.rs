@@ -5,13 +5,16 @@ mod laws;
 
 use std::collections::BTreeSet;
 
+use ipam::Leases;
 use model::{
     Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, RangeSet, Record,
     Requested, State,
 };
 use planner::{
-    AttachContext, BridgeSpec, Entry, EntryKey, Finding, Hook, Leases, LinkKind, LinkRef,
-    NodeIntent, Observed, Plan, Reason, Records, Refusal, Repair, Scope, Step, VethSpec,
+    AttachContext, Finding, NodeIntent, Plan, Reason, Records, Refusal, Repair, attachment_query,
+};
+use steps::{
+    BridgeSpec, Entry, EntryKey, Hook, LinkKind, LinkRef, Observed, Scope, Step, VethSpec,
 };
 
 use super::{Errno, Fake, parse};
@@ -172,14 +175,14 @@ impl Node {
     }
 
     fn check(&mut self, attachment: &Attachment) -> Vec<String> {
-        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
         let observed = self.fake.observe(&scope).unwrap();
         let differences = planner::check(attachment, &observed);
         differences.iter().map(ToString::to_string).collect()
     }
 
     fn plan_del(&mut self, attachment: &Attachment) -> Plan {
-        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
         let observed = self.fake.observe(&scope).unwrap();
         planner::plan_detach(attachment, &observed)
     }

@@ -1,8 +1,8 @@
-//! Settings of pods' interfaces: only those that [`planner::PodSide`] has.
+//! Settings of pods' interfaces: only those that [`steps::PodSide`] has.
 
 use model::{IfName, InterfaceSettings, Netns, NetnsPath};
 use nix::errno::Errno;
-use planner::Step;
+use steps::Step;
 
 use super::world::{World, unicast};
 

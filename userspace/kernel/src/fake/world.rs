@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Process;
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
-use planner::{
+use steps::{
     AttachedPrefilter, BridgeSpec, CheckFacts, Entries, ForwardTables, ForwardingStep, Link,
     LinkKind, NetfilterState, NetfilterStep, PodSide, PodSpec, PortReservation, PortReservations,
     RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
@@ -328,7 +328,7 @@ impl World {
             point_to_point: false,
             controller: None,
             hairpin: false,
-            switching: planner::Switching::default(),
+            switching: steps::Switching::default(),
             alias: None,
             addresses: Vec::new(),
             avoided: BTreeSet::new(),
@@ -351,7 +351,7 @@ impl World {
             if port.controller == Some(link.index) {
                 port.controller = None;
                 port.hairpin = false;
-                port.switching = planner::Switching::default();
+                port.switching = steps::Switching::default();
             }
         }
         for inside in self.namespaces.values_mut() {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use planner::{Action, Condition};
+use steps::{Action, Condition};
 
 use super::entry;
 use crate::nftables::{Family, ReadExpression, ReadRule, be32, expr, parse, text};

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use model::{Cidr, Protocol};
-use planner::{ADMIN_CHAIN, AcceptRule};
+use steps::{ADMIN_CHAIN, AcceptRule};
 
 use super::entry;
 use crate::nftables::{Expression, Family, Register, Verdict, expr};

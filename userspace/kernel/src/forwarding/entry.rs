@@ -1,6 +1,6 @@
 //! Matches of xtables: layouts of their modules' structures, in host byte order unless said.
 
-use planner::Condition;
+use steps::Condition;
 
 /// Size of `struct xt_conntrack_mtinfo3`, aligned.
 const CONNTRACK: usize = 168;

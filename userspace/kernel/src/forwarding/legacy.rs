@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use planner::{
+use steps::{
     ADMIN_CHAIN, AcceptRule, Action, BaseChain, Condition, FORWARD_CHAIN, FilterBackend,
     FilterFamily, FilterHook, FilterRule, FilterTable, ForwardingStep, Place, TableState,
 };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use nix::errno::Errno;
-use planner::{
+use steps::{
     ADMIN_CHAIN, AcceptRule, Action, BaseChain, FORWARD_CHAIN, FilterBackend, FilterFamily,
     FilterHook, FilterRule, FilterTable, ForwardingStep, Place, TableState,
 };

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use model::Protocol;
-use planner::{Entry, EntryKey};
+use steps::{Entry, EntryKey};
 
 use crate::nftables::{Element, ReadElement};
 

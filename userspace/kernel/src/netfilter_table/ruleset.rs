@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use model::Cidr;
-use planner::NetfilterTable;
+use steps::NetfilterTable;
 
 use super::elements::{ANY_V4, ANY_V6, ONE_V4, ONE_V6, octets};
 use crate::nftables::{

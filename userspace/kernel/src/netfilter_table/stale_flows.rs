@@ -9,12 +9,12 @@ use std::net::IpAddr;
 
 use model::Protocol;
 use nix::errno::Errno;
-use planner::EntryKey;
 use rtnetlink::sys::Socket;
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
+use steps::EntryKey;
 
 use crate::error::is_gone;
-use crate::netfilter::messages;
+use crate::netfilter_messages::messages;
 use crate::netlink;
 use crate::nftables::{Attributes, parse};
 

@@ -1,6 +1,8 @@
 //! Transactions: messages between a begin and an end, which take effect together.
 
-use super::{Attributes, Expression, FAMILY_HEADER, Family};
+use super::attributes::Attributes;
+use super::expression::Expression;
+use super::family::{FAMILY_HEADER, Family, HEADER};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 pub(super) const SUBSYSTEM: u16 = 10 << 8;
@@ -323,7 +325,7 @@ pub(super) fn encode(
     attributes: &Attributes,
 ) {
     let body = attributes.as_bytes();
-    let length = u32::try_from(super::HEADER + FAMILY_HEADER + body.len()).unwrap_or(u32::MAX);
+    let length = u32::try_from(HEADER + FAMILY_HEADER + body.len()).unwrap_or(u32::MAX);
     bytes.extend(length.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());

@@ -2,8 +2,10 @@
 
 use std::io;
 
+use super::attributes::{Attributes, be32, be64, parse, text};
 use super::batch::{SUBSYSTEM, encode};
-use super::{Attributes, FAMILY_HEADER, Family, Nftables, be32, be64, parse, text};
+use super::family::{FAMILY_HEADER, Family};
+use super::socket::Nftables;
 
 /// Message types (`enum nf_tables_msg_types`).
 const NEW_TABLE: u16 = 0;

@@ -1,6 +1,6 @@
 //! Expressions of rules: one operation on a packet and the registers each.
 
-use super::Attributes;
+use super::attributes::Attributes;
 
 /// Registers of 16 bytes (`NFT_REG_1` and on). The verdict is register 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! Encoding of transactions and decoding of answers.
 
+use super::socket::ERROR;
 use super::*;
+use crate::netfilter_messages::messages;
 
 #[test]
 fn attributes_are_padded_and_parsed_back() {

@@ -1,11 +1,11 @@
 //! Events of a script: steps of the agent, restarts, and links that are deleted by other software.
 
 use model::{Attachment, InterfaceAddress, Mac, PortOptions};
-use planner::{
-    Entry, EntryKey, LinkRef, NetfilterState, NetfilterStep, NetfilterTable, Step, SysctlKey,
-};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
+use steps::{
+    Entry, EntryKey, LinkRef, NetfilterState, NetfilterStep, NetfilterTable, Step, SysctlKey,
+};
 
 use crate::PODS;
 use crate::support::*;

@@ -17,9 +17,10 @@ use kernel::{Host, Kernel, Measured, ObserveError, StepError};
 use model::{Attachment, IfName, Netns};
 use nix::errno::Errno;
 use normalise::Names;
-use planner::{BridgeSpec, NetfilterState, NetfilterStep, Observed, Scope, Step, SysctlKey};
+use planner::attachment_query;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use steps::{BridgeSpec, NetfilterState, NetfilterStep, Observed, Scope, Step, SysctlKey};
 use support::*;
 
 /// Names of the pods' namespaces.
@@ -116,9 +117,9 @@ impl<K: Kernel> World<K> {
         let sysctls = BTreeSet::from([SysctlKey("net/ipv4/ip_forward".to_owned())]);
         let mut scopes = vec![Scope::Node { sysctls }];
         for (pod, netns) in self.pods.iter().enumerate() {
-            let attachment = Box::new(self.attachment(pod));
-            scopes.push(Scope::Outside(attachment.clone()));
-            scopes.push(Scope::Attachment(attachment));
+            let query = Box::new(attachment_query(&self.attachment(pod)));
+            scopes.push(Scope::Outside(query.clone()));
+            scopes.push(Scope::Attachment(query));
             scopes.push(Scope::Netns {
                 path: netns.path.clone(),
                 ifname: link("eth0"),

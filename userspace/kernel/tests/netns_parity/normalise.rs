@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Netns, NetnsPath};
-use planner::{Entries, Entry, EntryKey, LinkRef, Observed, RouteEntry};
+use steps::{Entries, Entry, EntryKey, LinkRef, Observed, RouteEntry};
 
 use crate::PODS;
 use crate::support::{is_link_local, parse};

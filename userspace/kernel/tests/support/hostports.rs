@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use abi::{DropCount, DropReason};
 use kernel::{Host, Kernel as _};
 use model::{Attachment, HairpinMode, Netns, Network, PortMapping, Protocol, RangeSet, Route};
-use planner::{NodeIntent, Records, Scope, ShaperMode, SocketHook};
+use planner::{NodeIntent, Records, ShaperMode};
+use steps::{Scope, SocketHook};
 
 use super::{Node, attachment, entry_steps, execute, parse, pod_steps, run};
 
@@ -70,7 +71,7 @@ impl Planned {
         panic!("the plan has no end");
     }
 
-    fn observe(&mut self, sysctls: BTreeSet<planner::SysctlKey>) -> planner::Observed {
+    fn observe(&mut self, sysctls: BTreeSet<steps::SysctlKey>) -> steps::Observed {
         let observed = self.host.observe(&Scope::Node { sysctls });
         observed.unwrap_or_else(|error| panic!("{}", super::chain(&error)))
     }

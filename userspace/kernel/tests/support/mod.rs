@@ -25,7 +25,8 @@ use model::{
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
-use planner::{BridgeSpec, Hook, Observed, PodSide, PodSpec, RouteEntry, Scope, Step, VethSpec};
+use planner::attachment_query;
+use steps::{BridgeSpec, Hook, Observed, PodSide, PodSpec, RouteEntry, Scope, Step, VethSpec};
 use tempfile::TempDir;
 
 /// Alias of the bridges of these tests.
@@ -273,7 +274,7 @@ pub(crate) fn observe_scope(host: &mut impl Kernel, scope: &Scope) -> Observed {
 
 /// Observes the pod's side of an attachment.
 pub(crate) fn pod_of(host: &mut Host, attachment: &Attachment) -> Option<PodSide> {
-    let scope = Scope::Attachment(Box::new(attachment.clone()));
+    let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
     host.observe(&scope).expect("an observation").pod
 }
 

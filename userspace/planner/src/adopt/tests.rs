@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use ipam::AddressRefusal;
 use model::{Adoption, Assigned};
+use steps::{Hook, LinkKind, Observed, PodSide, PortReservation, Step};
 
 use crate::testing::{World, key, link, node, parse, port};
 use crate::{
-    Difference, Hook, LinkKind, Observed, PodSide, PortReservation, Refusal, Step,
-    attachment_entries, check, check_host, plan_adopt, plan_detach, plan_mtu, plan_publish,
-    with_both_ports, with_ports,
+    Difference, Refusal, attachment_entries, check, check_host, plan_adopt, plan_detach, plan_mtu,
+    plan_publish, with_both_ports, with_ports,
 };
 
 fn adoption() -> Adoption {
@@ -141,7 +142,7 @@ fn an_address_of_the_node_is_not_adopted() {
     world.leases.node.insert(parse("10.7.0.2"));
     let refused = plan_adopt(&adoption(), &foreign(), &world.context()).unwrap_err();
     let address = parse("10.7.0.2");
-    assert_eq!(refused, Refusal::AddressOfNode { address });
+    assert_eq!(refused, AddressRefusal::AddressOfNode { address }.into());
 }
 
 /// behaviour R12

@@ -2,12 +2,13 @@
 
 use insta::assert_snapshot;
 use model::{HairpinMode, Mac, PodName, Route, RouteOptions, State};
+use steps::LinkKind;
 
 use super::pod_spec;
 use crate::testing::{World, attachment, intent, link, node, parse, port, seen};
-use crate::{Category, LinkKind, Refusal, plan_attach};
+use crate::{Category, Refusal, plan_attach};
 
-fn refusal(intent: &model::Intent, observed: &crate::Observed, world: &World) -> Refusal {
+fn refusal(intent: &model::Intent, observed: &steps::Observed, world: &World) -> Refusal {
     plan_attach(intent, observed, &world.context()).unwrap_err()
 }
 
@@ -370,7 +371,7 @@ fn a_port_mapping_of_a_family_that_the_pod_lacks_is_skipped() {
     request.network.ranges.truncate(1);
     request.port_mappings = vec![port("2001:db8::10@8080->80/tcp")];
     let (_, plan) = plan_attach(&request, &node(), &World::empty().context()).unwrap();
-    assert!(!plan.steps().iter().any(crate::Step::publishes));
+    assert!(!plan.steps().iter().any(steps::Step::publishes));
 }
 
 #[test]

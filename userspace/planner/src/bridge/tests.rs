@@ -2,9 +2,10 @@
 
 use insta::assert_snapshot;
 
-use crate::Step;
+use steps::{Link, LinkKind, Observed, Step};
+
+use crate::plan_bridge;
 use crate::testing::{bare_node, link, network, network_of, node, parse};
-use crate::{Link, LinkKind, Observed, plan_bridge};
 
 fn forwarding(observed: &mut Observed) {
     for value in observed.sysctls.values_mut() {
@@ -50,7 +51,7 @@ fn a_missing_bridge_is_created_and_forwarding_turned_on() {
 fn a_bridge_of_ours_without_a_link_local_address_gets_the_one_of_its_mac_address() {
     const NOTHING: &str = "nothing to do";
     let mut observed = configured_node();
-    let of_bridge = |name: &str| crate::SysctlKey(format!("net/ipv6/conf/cbr0/{name}"));
+    let of_bridge = |name: &str| steps::SysctlKey(format!("net/ipv6/conf/cbr0/{name}"));
     let sysctls = ["addr_gen_mode", "disable_ipv6"].map(|name| (of_bridge(name), "0".to_owned()));
     observed.sysctls.extend(sysctls);
     let plan = |observed: &Observed| plan_bridge(&network(), observed).unwrap().to_string();
@@ -218,7 +219,7 @@ fn a_bridge_without_its_alias_is_completed() {
 /// Returns the observation without the sysctls that a plan would set.
 fn without_sysctls(mut observed: Observed) -> Observed {
     forwarding(&mut observed);
-    let quiet = |key: &crate::SysctlKey| !key.0.contains("accept_dad");
+    let quiet = |key: &steps::SysctlKey| !key.0.contains("accept_dad");
     observed.sysctls.retain(|key, _| quiet(key));
     observed
 }

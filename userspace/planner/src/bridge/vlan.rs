@@ -6,6 +6,7 @@
 //! 25](../../../../docs/decisions/0025-use-the-kernel-bridge-for-vlans-and-port-isolation.md)).
 
 use model::{IfName, Network, VlanId};
+use steps::{Link, Step, VlanLinkSpec, VlanStep};
 
 use super::{
     BridgeContext, add_missing, add_to_foreign, bridge_alias, derived_link_local, gateways,
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::mtu::network_mtu;
 use crate::sysctl::disable_autoconf;
-use crate::{Link, Plan, Refusal, Step, VlanLinkSpec, VlanStep};
+use crate::{Plan, Refusal};
 
 /// Plans the VLAN interface: created, repaired or used as it is; empty where the gateways are on
 /// the bridge.

@@ -1,9 +1,10 @@
 //! Tests of CHECK: one difference at a time.
 
 use model::Route;
+use steps::{Observed, PodSide};
 
+use crate::check;
 use crate::testing::{attachment, intent, parse, port, seen};
-use crate::{Observed, PodSide, check};
 
 fn differences(spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
     let mut request = intent("c1");
@@ -19,7 +20,7 @@ fn pod(observed: &mut Observed) -> &mut PodSide {
     observed.pod.as_mut().unwrap()
 }
 
-fn host(observed: &mut Observed) -> &mut crate::Link {
+fn host(observed: &mut Observed) -> &mut steps::Link {
     let name = attachment(&intent("c1")).host_link().name().clone();
     observed.links.get_mut(&name).unwrap()
 }
@@ -125,10 +126,10 @@ fn the_hosts_end_must_be_up_in_the_bridge_with_both_programs() {
 fn a_missing_or_changed_entry_is_a_difference() {
     let found = differences(|observed| {
         observed.entries.pop_last();
-        let pod = crate::EntryKey::Pod(7);
+        let pod = steps::EntryKey::Pod(7);
         observed
             .entries
-            .insert(pod, crate::Entry::FreePod { generation: 40 });
+            .insert(pod, steps::Entry::FreePod { generation: 40 });
     });
     let expected = [
         "the entry of pod 7 differs from the record",

@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 
 use model::{Attachment, Cidr, IfName, State};
 use proptest::prelude::*;
+use steps::{Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, RouteEntry, Step};
 
 use crate::testing::{World, attachment, intent, link, network, network_of, node, parse};
-use crate::{
-    ContainerLinks, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NodeIntent, NodePlan,
-    Observed, Overlap, Records, RouteEntry, Step, plan_node,
-};
+use crate::{ContainerLinks, NodeIntent, NodePlan, Overlap, Records, plan_node};
 
 fn node_intent() -> NodeIntent {
     NodeIntent {

@@ -2,8 +2,10 @@
 
 use insta::assert_snapshot;
 
+use steps::{Entry, EntryKey, LinkRef, Step};
+
+use crate::plan_detach;
 use crate::testing::{attachment, intent, node, parse, port, seen};
-use crate::{Entry, EntryKey, LinkRef, Step, plan_detach};
 
 fn published() -> model::Attachment {
     let mut request = intent("c1");

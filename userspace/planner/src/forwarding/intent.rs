@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{Cidr, IfName, Network};
+use steps::{AcceptRule, EntryKey, FilterFamily, FilterTable, LinkRef, Observed};
 
-use super::{AcceptRule, FilterFamily, FilterTable, ForwardingMode, Probe, accept_rules};
-use crate::bridge::is_our_alias;
-use crate::{EntryKey, LinkRef, NodeIntent, Observed, Records};
+use super::{ForwardingMode, Probe, accept_rules};
+use crate::alias::is_our_alias;
+use crate::{NodeIntent, Records};
 
 /// Desired state of the filter tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use model::IfName;
 
-use super::table::{Action, Condition, FilterFamily, FilterRule, TableState};
+use steps::{Action, Condition, FilterFamily, FilterRule, TableState};
 
 /// Number of TCP.
 const TCP: u8 = 6;

@@ -1,6 +1,10 @@
 //! Plans for the chain layouts of Docker, ufw and firewalld.
 
 use model::IfName;
+use steps::{
+    ADMIN_CHAIN, AcceptRule, Action, BaseChain, Condition, FORWARD_CHAIN, FilterFamily, FilterHook,
+    FilterRule, FilterTable, ForwardTables, Place, TableState,
+};
 
 use super::*;
 

@@ -3,38 +3,7 @@
 //! Follows the rules that apply to every packet, and passes by those with conditions: what is
 //! reached in that way is the default.
 
-use super::table::{Action, BaseChain, FilterHook, FilterRule, TableState};
-
-/// A place for a jump.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
-    /// First in the chain.
-    First {
-        /// The chain.
-        chain: String,
-    },
-    /// Last in the chain.
-    Last {
-        /// The chain.
-        chain: String,
-    },
-    /// Before a rule.
-    Before {
-        /// The chain.
-        chain: String,
-        /// Handle of the rule.
-        handle: u64,
-    },
-}
-
-impl Place {
-    /// Returns the chain.
-    pub fn chain(&self) -> &str {
-        match self {
-            Self::First { chain } | Self::Last { chain } | Self::Before { chain, .. } => chain,
-        }
-    }
-}
+use steps::{Action, BaseChain, FilterHook, FilterRule, Place, TableState};
 
 /// A default that drops.
 #[derive(Clone, Debug, PartialEq, Eq)]

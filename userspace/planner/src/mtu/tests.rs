@@ -1,7 +1,9 @@
 //! Tests of kubenet's MTU rule (behaviour K1).
 
+use steps::LinkKind;
+
+use crate::network_mtu;
 use crate::testing::{bare_node, link, network, node, parse};
-use crate::{LinkKind, network_mtu};
 
 #[test]
 fn a_configured_mtu_wins() {
@@ -58,7 +60,7 @@ fn our_bridges_and_their_ports_do_not_count_for_the_mtu() {
     assert_eq!(network_mtu(&network(), &observed), 1500);
     let mut elsewhere = link(11, LinkKind::Veth, &[]);
     elsewhere.mtu = 1280;
-    elsewhere.hooks = crate::check::POD_HOOKS.into();
+    elsewhere.hooks = crate::hooks::POD_HOOKS.into();
     observed.links.insert(parse("veth00000001"), elsewhere);
     assert_eq!(network_mtu(&network(), &observed), 1500);
 }

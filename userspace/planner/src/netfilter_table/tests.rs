@@ -1,13 +1,11 @@
 //! Tests of the netfilter table's contents.
 
 use model::State;
+use steps::{LinkKind, NetfilterState, NetfilterStep, NetfilterTable, Observed, Step};
 
 use super::plan_netfilter_for;
 use crate::testing::{World, attachment, intent, link, network, node, parse, port};
-use crate::{
-    LinkKind, NetfilterState, NetfilterStep, NetfilterTable, NodeIntent, NodePlan, Observed,
-    Records, Step, plan_node,
-};
+use crate::{NodeIntent, NodePlan, Records, plan_node};
 
 fn plan(observed: &Observed, records: &Records) -> NodePlan {
     let intent = NodeIntent {

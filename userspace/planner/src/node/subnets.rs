@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use model::{Cidr, IfName, Network, NetworkName, Record, State};
+use steps::{Link, Observed};
 
-use crate::{Link, Observed, Records};
+use crate::Records;
 
 /// Returns the subnets that contain pods only. Networks whose gateway is not the node are left out:
 /// their subnet is shared with other hosts on the wire.

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use insta::assert_snapshot;
 use model::State;
+use steps::{
+    Entry, EntryKey, LinkKind, LinkRef, Observed, RouteEntry, SocketHook, SocketHookState, Step,
+};
 
 use crate::testing::{
     World, attachment, bare_node, intent, link, network, network_of, node, parse, port, seen,
 };
-use crate::{
-    Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry,
-    SocketHook, SocketHookState, Step, flow_entries, node_sysctls, plan_node,
-};
+use crate::{NodeIntent, NodePlan, Records, flow_entries, node_sysctls, plan_node};
 
 fn node_intent() -> NodeIntent {
     NodeIntent {
@@ -78,7 +78,7 @@ fn the_first_plan_configures_a_bare_node() {
 #[test]
 fn uplinks_follow_addresses_and_routes() {
     let mut observed = node();
-    let mut add = |name: &str, link: crate::Link| observed.links.insert(parse(name), link);
+    let mut add = |name: &str, link: steps::Link| observed.links.insert(parse(name), link);
     add("wg0", link(10, LinkKind::Raw, &[]));
     add("docker0", link(11, LinkKind::Bridge, &["172.17.0.1/16"]));
     add("idle", link(12, LinkKind::Ethernet, &["fe80::1/64"]));
@@ -323,7 +323,7 @@ fn a_former_uplink_loses_its_programs() {
     let mut observed = node();
     let mut down = link(10, LinkKind::Ethernet, &["172.19.0.1/24"]);
     down.up = false;
-    down.hooks = crate::uplink::UPLINK_HOOKS.into();
+    down.hooks = crate::hooks::UPLINK_HOOKS.into();
     observed.links.insert(parse("eth1"), down);
     let planned = plan(&node_intent(), &observed).plan.to_string();
     assert!(

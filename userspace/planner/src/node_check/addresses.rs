@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use model::IfName;
+use steps::{Observed, RouteEntry};
 
 use super::{NodeCondition, link_of};
-use crate::uplink::LOCAL_TABLE;
-use crate::{Observed, Records, RouteEntry};
+use crate::Records;
+use crate::own_links::LOCAL_TABLE;
 
 /// Conditions that are reported at most.
 const MAX_REPORTED: usize = 8;

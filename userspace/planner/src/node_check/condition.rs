@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use model::{AttachmentKey, Cidr, DegradedReason, IfName, NetworkName};
 
-use super::{IpsecDirection, Usage};
+use steps::{IpsecDirection, Usage};
 
 /// A condition of the node that makes packets of pods die, or will.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,50 +1,10 @@
 //! IPsec policies (XFRM) that drop packets of pods, or encrypt them before they are masqueraded.
 
-use std::fmt;
-
 use model::Cidr;
+use steps::{CheckFacts, Ipsec, IpsecDirection, IpsecPolicy};
 
-use super::{CheckFacts, NodeCondition, PolicyEffect, RoutedNetwork};
+use super::{NodeCondition, PolicyEffect, RoutedNetwork};
 use crate::NodeIntent;
-
-/// IPsec policies of the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ipsec {
-    /// Directions whose packets are dropped where no policy applies.
-    pub blocked: Vec<IpsecDirection>,
-    /// Policies of interfaces and the node, without those of single sockets.
-    pub policies: Vec<IpsecPolicy>,
-}
-
-/// Direction of a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum IpsecDirection {
-    /// Packets to the node.
-    In,
-    /// Packets of the node, and forwarded ones when they leave.
-    Out,
-    /// Forwarded packets.
-    Forward,
-}
-
-/// A policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IpsecPolicy {
-    /// Its direction.
-    pub direction: IpsecDirection,
-    /// Source prefix of its packets.
-    pub source: Cidr,
-    /// Destination prefix of its packets.
-    pub destination: Cidr,
-    /// Whether it applies to one protocol, port, mark or link only.
-    pub is_narrowed: bool,
-    /// Whether it drops the packets.
-    pub blocks: bool,
-    /// Whether it encrypts or authenticates the packets.
-    pub transforms: bool,
-    /// Priority: of two policies, the lower number applies.
-    pub priority: u32,
-}
 
 /// What a policy sees of a network: packets of its pods, or to them.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -164,15 +124,5 @@ fn other_side(policy: &IpsecPolicy, flow: Flow) -> Cidr {
     match flow {
         Flow::FromPods => policy.destination,
         Flow::ToPods => policy.source,
-    }
-}
-
-impl fmt::Display for IpsecDirection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::In => "in",
-            Self::Out => "out",
-            Self::Forward => "fwd",
-        })
     }
 }

@@ -1,53 +1,12 @@
 //! Limits of the node and of the agent: cgroup, files, tracked connections, neighbours.
 
-use std::collections::BTreeSet;
+use steps::{CgroupCoverage, CheckFacts};
 
-use super::{CheckFacts, NodeCondition};
+use super::NodeCondition;
 use crate::Records;
 
 /// File descriptors that the agent needs beside those of port reservations.
 const NEEDED_FILES: u64 = 256;
-
-/// Use of a limited resource.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Usage {
-    /// Amount in use.
-    pub used: u64,
-    /// Largest amount.
-    pub limit: u64,
-}
-
-impl Usage {
-    /// Returns whether nothing is left.
-    pub const fn is_full(self) -> bool {
-        self.used >= self.limit
-    }
-
-    /// Returns whether less than a twentieth is left.
-    const fn is_nearly_full(self) -> bool {
-        self.limit.saturating_sub(self.used) < self.limit.div_ceil(20)
-    }
-}
-
-/// Which of the node's processes the cgroup programs see.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CgroupCoverage {
-    /// Whether it is the root of the hierarchy, which contains all processes.
-    pub is_root: bool,
-    /// Whether the operator has chosen it; else it is the mounted root, or that of a cgroup
-    /// namespace, which looks like it.
-    pub is_configured: bool,
-    /// Names of processes of the agent's network namespace that it does not contain, some of them.
-    pub outside: BTreeSet<String>,
-}
-
-impl CgroupCoverage {
-    /// Returns whether processes of the node are outside of the cgroup. A cgroup namespace shows
-    /// its own root as that of the hierarchy, so no process outside of it is visible.
-    pub fn is_partial(&self) -> bool {
-        !self.is_root && (!self.is_configured || !self.outside.is_empty())
-    }
-}
 
 pub(super) fn conditions(
     records: &Records,

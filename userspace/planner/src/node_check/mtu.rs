@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use model::IfName;
+use steps::Observed;
 
 use super::{NodeCondition, RoutedNetwork, link_of};
-use crate::uplink::LOCAL_TABLE;
-use crate::{Observed, Records, network_mtu};
+use crate::own_links::LOCAL_TABLE;
+use crate::{Records, network_mtu};
 
 /// Returns the condition that the default route has a smaller MTU than the network: of its link, or
 /// of the route itself. Routes to single prefixes (VPNs) are left out: path MTU discovery is the

@@ -6,14 +6,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use model::{Cidr, HostLink, IfName, InterfaceAddress, Range, RangeSet};
+use model::{Cidr, HostLink, IfName, InterfaceAddress, Range, RangeSet, is_link_local};
+use steps::{CheckFacts, Link, LinkKind, Observed, RouteAnswer, RouteQuery};
 
 use super::{
-    CheckFacts, MAIN_TABLE, NodeCondition, OverlapEffect, RouteAnswer, RouteQuery, RoutedNetwork,
-    link_of, name_of, next, sample_pods,
+    MAIN_TABLE, NodeCondition, OverlapEffect, RoutedNetwork, link_of, name_of, next, sample_pods,
 };
-use crate::uplink::{LOCAL_TABLE, is_link_local};
-use crate::{Link, LinkKind, Observed, Records};
+use crate::Records;
+use crate::own_links::LOCAL_TABLE;
 
 /// Conditions that are reported for one network at most: a VPN or a router may add a thousand
 /// routes.

@@ -8,14 +8,15 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use model::{Cidr, IfName};
+use model::{Cidr, IfName, is_link_local};
+use steps::{CheckFacts, Link, LinkKind, Observed, RouteAnswer, RouteQuery, SysctlKey};
 
 use super::{
-    CheckFacts, FilteredTraffic, NodeCondition, OverlapEffect, RouteAnswer, RouteQuery,
-    RoutedNetwork, link_of, name_of, next, sample_pods,
+    FilteredTraffic, NodeCondition, OverlapEffect, RoutedNetwork, link_of, name_of, next,
+    sample_pods,
 };
-use crate::uplink::{LOCAL_TABLE, is_link_local};
-use crate::{Link, LinkKind, Observed, Records, SysctlKey};
+use crate::Records;
+use crate::own_links::LOCAL_TABLE;
 
 /// Ways out of the node that are checked at most; those with the widest prefixes first.
 const MAX_WAYS: usize = 16;
@@ -213,7 +214,7 @@ fn ways_out(network: &RoutedNetwork<'_>, observed: &Observed) -> BTreeSet<WayOut
     let widest = routes
         .into_iter()
         .filter(|route| seen.insert((route.link, route.table)));
-    let way = |route: &crate::RouteEntry| {
+    let way = |route: &steps::RouteEntry| {
         let (link, found) = link_of(route, observed)?;
         let is_uplink = found.up && found.kind != LinkKind::Loopback;
         is_uplink.then_some(())?;

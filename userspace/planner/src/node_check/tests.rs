@@ -6,10 +6,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use model::{Cidr, DegradedReason, Network, Record, State};
 use proptest::prelude::*;
+use steps::{CheckFacts, LinkKind, Observed, RouteAnswer, RouteEntry, RouteQuery, SysctlKey};
 
 use super::*;
+use crate::BypassMode;
 use crate::testing::{BOOT, attachment, intent, link, network_of, parse, port};
-use crate::{BypassMode, LinkKind, Observed, RouteEntry};
 
 const ETH0: u32 = 2;
 const CBR0: u32 = 10;

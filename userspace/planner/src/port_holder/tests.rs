@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 
+use steps::{PortReservations, PortUsers, Process, ReservationOwner};
+
 use super::*;
-use crate::PortUsers;
 use crate::port_reservation::attachment_reservations;
 use crate::testing::{attachment, intent, port};
-use crate::{PortReservations, ReservationOwner};
 
 const ID: &str = "4f0c2b6e8d1a4f0c2b6e8d1a4f0c2b6e8d1a4f0c2b6e8d1a4f0c2b6e8d1a4f0c";
 const PODMAN: u32 = 100;

@@ -1,12 +1,12 @@
 //! Tests of port reservations: which ports an attachment reserves, and how missing and stale ones
 //! are repaired.
 
+use steps::{PortReservation, Step};
+
 use crate::testing::{
     BOOT, World, attachment, intent, network_of, node, parse, port, reserved, seen,
 };
-use crate::{
-    Finding, PortReservation, Refusal, Step, attachment_reservations, plan_attach, plan_repair,
-};
+use crate::{Finding, Refusal, attachment_reservations, plan_attach, plan_repair};
 
 fn published(ports: &[&str]) -> model::Attachment {
     let mut request = intent("c1");
@@ -61,7 +61,7 @@ fn a_wildcard_reservation_overlaps_with_each_address_of_its_family() {
     }
 }
 
-fn repair(attachment: &model::Attachment, observed: &crate::Observed) -> crate::Repair {
+fn repair(attachment: &model::Attachment, observed: &steps::Observed) -> crate::Repair {
     plan_repair(&World::with(attachment).records, observed, BOOT)
 }
 

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use model::Cidr;
 use proptest::prelude::*;
+use steps::{Entry, EntryKey};
 
 use super::prefixes;
-use crate::{Entry, EntryKey};
 
 /// Prefixes that often cover one another.
 fn cidrs() -> impl Strategy<Value = BTreeSet<Cidr>> {

@@ -2,9 +2,10 @@
 
 use insta::assert_snapshot;
 use model::{Attachment, State};
+use steps::{Entry, EntryKey, LinkKind, LinkRef, Observed};
 
 use crate::testing::{BOOT, World, attachment, intent, link, node, parse, port, seen};
-use crate::{Entry, EntryKey, Finding, LinkKind, LinkRef, Observed, Reason, Repair, plan_repair};
+use crate::{Finding, Reason, Repair, plan_repair};
 
 fn published() -> Attachment {
     let mut request = intent("c1");

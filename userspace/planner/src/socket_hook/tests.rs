@@ -1,6 +1,7 @@
 //! Tests of the cgroup socket hooks that attachments require.
 
 use model::{Limit, State};
+use steps::{SocketHook, SocketHookState};
 
 use super::*;
 use crate::testing::{World, attachment, intent, port};

@@ -1,9 +1,9 @@
 //! Tests of uninstall plans on nodes in memory.
 
 use model::VlanId;
+use steps::SocketHook;
 
 use super::*;
-use crate::SocketHook;
 use crate::testing::parse;
 
 fn link(index: u32, kind: LinkKind, alias: Option<&str>, controller: Option<u32>) -> Link {
@@ -18,7 +18,7 @@ fn link(index: u32, kind: LinkKind, alias: Option<&str>, controller: Option<u32>
         point_to_point: false,
         controller,
         hairpin: false,
-        switching: crate::Switching::default(),
+        switching: steps::Switching::default(),
         alias: alias.map(str::to_owned),
         addresses: Vec::new(),
         avoided: BTreeSet::new(),

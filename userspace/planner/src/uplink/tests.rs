@@ -1,7 +1,9 @@
 //! Tests of open uplinks and of the exit check, which confines pods to uplinks.
 
+use steps::{Entry, LinkKind, Observed, Step};
+
 use crate::testing::{link, network, node, parse};
-use crate::{Entry, LinkKind, NodeIntent, Observed, Records, Step, plan_node};
+use crate::{NodeIntent, Records, plan_node};
 
 fn intent() -> NodeIntent {
     NodeIntent {

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use model::AttachmentKey;
 use serde::{Deserialize, Serialize};
 
-use super::{StoredRecord, Text, write};
+use super::text::Text;
+use super::{StoredRecord, write};
 use crate::change::{Change, Subject};
 
 pub(crate) fn write_change(change: &Change) -> Vec<u8> {

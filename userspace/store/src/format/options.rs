@@ -9,7 +9,7 @@ use model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::Text;
+use super::text::Text;
 
 /// Subnets whose traffic is limited: at most one of the lists is present.
 #[derive(Default, Serialize, Deserialize)]

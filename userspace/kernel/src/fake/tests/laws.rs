@@ -2,8 +2,9 @@
 //! repair damage.
 
 use model::{Attachment, BridgeOptions, PortOptions, PortVlans, VlanId};
-use planner::{Entry, EntryKey, Link, LinkKind, LinkRef, NodeIntent};
+use planner::NodeIntent;
 use proptest::prelude::*;
+use steps::{Entry, EntryKey, Link, LinkKind, LinkRef};
 
 use super::{Node, netns_of, network_of};
 use crate::fake::{Fake, parse};
@@ -264,7 +265,7 @@ proptest! {
         for attachment in &live {
             prop_assert_eq!(node.check(attachment), [""; 0]);
         }
-        let mut expected = planner::Entries::new();
+        let mut expected = steps::Entries::new();
         for attachment in &live {
             expected.extend(planner::attachment_entries(attachment));
         }

@@ -1,5 +1,7 @@
 //! Laws for random tables.
 
+use steps::{Action, Condition, FORWARD_CHAIN, FilterRule, TableState};
+
 use proptest::prelude::*;
 
 use super::*;

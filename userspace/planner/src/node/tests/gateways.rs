@@ -1,7 +1,8 @@
 //! Tests of the gateways of several networks on one bridge, and of its VLANs.
 
+use model::is_link_local;
+
 use super::*;
-use crate::uplink::is_link_local;
 
 /// Several networks on one bridge: the order of planning must not matter, and their gateways do not
 /// conflict.

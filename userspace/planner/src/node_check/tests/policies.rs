@@ -1,5 +1,7 @@
 //! IPsec policies, MTUs, the cgroup and limits.
 
+use steps::{CgroupCoverage, IpsecDirection, IpsecPolicy, Usage};
+
 use super::*;
 
 fn policy(direction: IpsecDirection, source: &str, destination: &str) -> IpsecPolicy {

@@ -1,0 +1,39 @@
+//! The real kernel, as the engine uses it.
+
+use crate::error::Attempt as _;
+use abi::Counters;
+use std::collections::{BTreeMap, BTreeSet};
+use steps::{Observed, Scope, Step};
+
+use crate::host::Host;
+use crate::{Kernel, Measured, ObserveError, StepError, counters, execute, observe};
+
+impl Kernel for Host {
+    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
+        Ok(observe::observe(self, scope)?)
+    }
+
+    fn execute(&mut self, step: &Step) -> Result<(), StepError> {
+        tracing::trace!(?step, "execute");
+        let _at = crash::step(step);
+        Ok(execute::execute(self, step)?)
+    }
+
+    fn finish_migration(&mut self) -> Result<(), ObserveError> {
+        let finished = self.pins.finish_migration(&mut self.tables);
+        Ok(finished.attempt(|| "finish the migration of an older version's tables".to_owned())?)
+    }
+
+    fn measure(&mut self) -> Result<Measured, ObserveError> {
+        let measured = counters::measure(&self.tables);
+        Ok(measured.attempt(|| "read the counters".to_owned())?)
+    }
+
+    fn sent(&mut self, slots: &BTreeSet<u32>) -> Result<BTreeMap<u32, Counters>, ObserveError> {
+        if !self.probed.has_tcx() {
+            return Ok(BTreeMap::new());
+        }
+        let sent = counters::sent(&self.tables, slots);
+        Ok(sent.attempt(|| "read the counters".to_owned())?)
+    }
+}

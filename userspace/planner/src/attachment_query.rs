@@ -1,0 +1,22 @@
+//! What to observe of an attachment.
+
+use model::Attachment;
+use steps::AttachmentQuery;
+
+use crate::port_reservation::attachment_reservations;
+use crate::tables::attachment_entries;
+
+/// Returns what to observe of `attachment`, for CHECK, DEL and repair.
+pub fn attachment_query(attachment: &Attachment) -> AttachmentQuery {
+    AttachmentQuery {
+        key: attachment.key.clone(),
+        netns: attachment.netns.clone(),
+        links: [
+            attachment.host_link().name().clone(),
+            attachment.bridge.clone(),
+        ]
+        .into(),
+        entries: attachment_entries(attachment).into_keys().collect(),
+        reservations: attachment_reservations(attachment),
+    }
+}

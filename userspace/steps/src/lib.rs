@@ -1,0 +1,52 @@
+//! The vocabulary between planner and kernel, as plain data: effects on the kernel, and what is
+//! observed of it.
+//!
+//! `planner` computes steps from observations; `kernel` observes, and executes steps. Neither
+//! depends on the other. No decisions here, and no effects.
+//!
+//! * [`Step`]: one effect on the kernel, with the step that undoes it;
+//! * [`Observed`]: state of the kernel, and [`Scope`], the extent of an observation;
+//! * [`Entry`]: an entry of the datapath's tables, by [`EntryKey`].
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod announcement;
+mod entry;
+mod flow;
+mod forwarding;
+mod netfilter_table;
+mod node_facts;
+mod observed;
+mod port_holder;
+mod port_reservation;
+mod shape;
+mod socket_hook;
+mod step;
+mod sysctl_key;
+mod xdp_prefilter;
+
+pub use announcement::Announcement;
+pub use entry::{Entries, Entry, EntryKey, LinkRef};
+pub use flow::{FlowEndpoints, FlowFilter, FlowKind, FlowState, FlowTable, LiveFlow, Traffic};
+pub use forwarding::{
+    ADMIN_CHAIN, AcceptRule, Action, BaseChain, Condition, FORWARD_CHAIN, FilterBackend,
+    FilterFamily, FilterHook, FilterRule, FilterTable, ForwardTables, ForwardingStep, OwnJump,
+    Place, TableState,
+};
+pub use netfilter_table::{NetfilterState, NetfilterStep, NetfilterTable};
+pub use node_facts::{
+    CgroupCoverage, CheckFacts, CheckQuery, Ipsec, IpsecDirection, IpsecPolicy, RouteAnswer,
+    RouteQuery, Usage,
+};
+pub use observed::{
+    AttachmentQuery, Link, LinkKind, Observed, PodSide, PortUsers, RouteEntry, Scope, Switching,
+    VlanMember, wanted_vlans,
+};
+pub use port_holder::{PortLeave, Process};
+pub use port_reservation::{PortReservation, PortReservations, ReservationOwner, ReservedBy};
+pub use shape::Shape;
+pub use socket_hook::{SocketHook, SocketHookState};
+pub use step::{BridgeSpec, Hook, PodSpec, Step, VethSpec, VlanLinkSpec, VlanStep};
+pub use sysctl_key::SysctlKey;
+pub use xdp_prefilter::{AttachedPrefilter, XdpPrefilterStep};
