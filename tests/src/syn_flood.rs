@@ -107,7 +107,8 @@ fn send(
         raw.send_all(&packets, target.ip())?;
         sent.fetch_add(packets.len() as u64, Ordering::Relaxed);
     }
-    Ok(start.elapsed().saturating_sub(waited_for_cpu() - waited))
+    let waited = waited_for_cpu().saturating_sub(waited);
+    Ok(start.elapsed().saturating_sub(waited))
 }
 
 /// Returns the time in which the calling thread could run, and waited for a CPU: the second number

@@ -13,6 +13,7 @@ use suite::{Origin, Policy, Scene, accepted_lies, of_pod, of_world, run};
 /// The fast path, and the stack alone.
 const MODES: [&str; 2] = ["always", "never"];
 
+#[expect(clippy::print_stderr, reason = "the report is a result of the test")]
 fn attack_from_pod(policy: Policy, seeds: [u64; 2]) -> Result<()> {
     for (seed, mode) in seeds.into_iter().zip(MODES) {
         let mut scene = Scene::new(mode, policy)?;

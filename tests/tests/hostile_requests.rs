@@ -37,7 +37,7 @@ fn make_files(sandbox: &Sandbox) -> Result<()> {
     Ok(())
 }
 
-fn declared(bridge: &str, ipam: Value) -> Config {
+fn declared(bridge: &str, ipam: &Value) -> Config {
     let base = json!({ "type": "host-local", "subnet": "10.77.0.0/24" });
     let mut merged = base.as_object().cloned().unwrap_or_default();
     merged.extend(ipam.as_object().cloned().unwrap_or_default());
@@ -77,7 +77,7 @@ fn a_resolv_conf_that_is_no_readable_file_fails_its_own_add_only() -> Result<()>
     make_files(&sandbox)?;
     let pod = sandbox.pod("pod")?;
     for path in NOT_READABLE {
-        let config = declared("br77", json!({ "resolvConf": path }));
+        let config = declared("br77", &json!({ "resolvConf": path }));
         let add = pod.prepare(Verb::Add, &config);
         let ours = add.run_as(&sandbox.node, "bridge")?;
         assert_prompt_error(&ours, "ipam.resolvConf")?;
@@ -95,7 +95,7 @@ fn a_netns_path_that_is_no_namespace_fails_its_own_request_only() -> Result<()> 
     for path in NOT_READABLE {
         for (plugin, config) in [
             ("viaduct", Config::new("1.1.0")),
-            ("bridge", declared("br77", json!({}))),
+            ("bridge", declared("br77", &json!({}))),
         ] {
             let add = pod.prepare(Verb::Add, &config).set("CNI_NETNS", path);
             assert_prompt_error(&add.run_as(&sandbox.node, plugin)?, path)?;
@@ -130,7 +130,7 @@ fn a_data_dir_with_fifos_fails_its_own_add_only() -> Result<()> {
     ] {
         node.call_words(&["sh", "-c", &format!("rm -rf /run/leases && {fifo}")])?;
         let pod = sandbox.pod(name)?;
-        let config = declared("br77", json!({ "dataDir": "/run/leases" }));
+        let config = declared("br77", &json!({ "dataDir": "/run/leases" }));
         for plugin in ["bridge", "host-local"] {
             let answer = pod.prepare(Verb::Add, &config).run_as(node, plugin)?;
             assert_prompt_error(&answer, "lease files")?;
@@ -143,7 +143,7 @@ fn a_data_dir_with_fifos_fails_its_own_add_only() -> Result<()> {
         "rm -rf /run/leases && mkdir -p /run/leases/net && mkfifo /run/leases/net/10.77.0.2",
     ])?;
     let pod = sandbox.pod("fine")?;
-    let config = declared("br77", json!({ "dataDir": "/run/leases" }));
+    let config = declared("br77", &json!({ "dataDir": "/run/leases" }));
     let result = pod
         .prepare(Verb::Add, &config)
         .run_as(node, "bridge")?
@@ -167,7 +167,7 @@ fn a_lock_that_another_process_holds_delays_its_own_network_only() -> Result<()>
         Ok(holder.output().contains("locked").then_some(()))
     })?;
     let pod = sandbox.pod("pod")?;
-    let config = declared("br77", json!({ "dataDir": "/run/leases" }));
+    let config = declared("br77", &json!({ "dataDir": "/run/leases" }));
     let add = pod.prepare(Verb::Add, &config);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| add.run_as(node, "bridge"));

@@ -72,7 +72,7 @@ impl FileAccess {
             access: self.clone(),
             path: path.to_owned(),
             of_path: None,
-            _of_all: None,
+            of_all: None,
         };
         let of_path = Arc::clone(
             self.lock()
@@ -80,7 +80,7 @@ impl FileAccess {
                 .or_insert_with(|| Arc::new(Semaphore::new(THREADS_OF_PATH))),
         );
         permits.of_path = Some(of_path.acquire_owned().await.ok()?);
-        permits._of_all = Some(Arc::clone(&self.threads).acquire_owned().await.ok()?);
+        permits.of_all = Some(Arc::clone(&self.threads).acquire_owned().await.ok()?);
         Some(permits)
     }
 
@@ -94,13 +94,13 @@ struct Permits {
     access: FileAccess,
     path: PathBuf,
     of_path: Option<OwnedSemaphorePermit>,
-    _of_all: Option<OwnedSemaphorePermit>,
+    of_all: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Permits {
     fn drop(&mut self) {
         let mut paths = self.access.lock();
-        drop(self.of_path.take());
+        drop((self.of_path.take(), self.of_all.take()));
         // Waiting requests hold a reference.
         if let Some(semaphore) = paths.get(&self.path)
             && Arc::strong_count(semaphore) == 1

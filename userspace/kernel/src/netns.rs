@@ -156,7 +156,7 @@ fn enter(namespace: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a path for reading. Unlike `OpenOptions`, passes O_PATH with every C library.
+/// Opens a path for reading. Unlike `OpenOptions`, passes `O_PATH` with every C library.
 fn open(path: &Path, flags: OFlag) -> io::Result<File> {
     let opened = nix::fcntl::open(path, flags | OFlag::O_CLOEXEC, Mode::empty())?;
     Ok(opened.into())

@@ -1,5 +1,6 @@
 //! Packets of a pod with options, extension headers, wrong lengths, and in fragments.
 
+use std::iter;
 use std::net::IpAddr;
 
 use abi::Mac;
@@ -68,9 +69,9 @@ pub(super) fn fragments(draft: &mut Draft, net: &Net) {
                 draft.push_all(name, vec![first, second], standing);
             }
             for (what, ranges) in [
-                ("a first fragment", Vec::from([0..512])),
-                ("a later fragment", Vec::from([512..1016])),
-                ("a last fragment", Vec::from([512..1024])),
+                ("a first fragment", iter::once(0..512).collect()),
+                ("a later fragment", iter::once(512..1016).collect()),
+                ("a last fragment", iter::once(512..1024).collect()),
                 ("overlapping fragments", vec![0..512, 504..1024]),
                 ("a tiny first fragment", vec![0..8, 8..1024]),
                 ("a fragment twice", vec![0..512, 0..512, 512..1024]),

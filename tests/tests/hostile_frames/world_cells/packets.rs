@@ -1,5 +1,6 @@
 //! IP packets from outside, with true and false addresses.
 
+use std::iter;
 use std::net::IpAddr;
 
 use abi::Mac;
@@ -195,8 +196,8 @@ pub(super) fn fragments(draft: &mut Draft, net: &Net, family: usize, goal: &Goal
     let liar = [net.far.addresses[family], net.gateway.addresses[family]];
     for (what, ranges) in [
         ("two fragments", vec![0..512, 512..1024]),
-        ("a first fragment", Vec::from([0..512])),
-        ("a later fragment", Vec::from([512..1024])),
+        ("a first fragment", iter::once(0..512).collect()),
+        ("a later fragment", iter::once(512..1024).collect()),
         ("overlapping fragments", vec![0..512, 504..1024]),
         ("a tiny first fragment", vec![0..8, 8..1024]),
     ] {
