@@ -59,7 +59,7 @@ pub enum NetfilterStep {
 
 impl NetfilterStep {
     /// Returns the step that restores the state before this one. A damaged table is not restored.
-    pub fn undo(&self) -> Self {
+    pub(crate) fn undo(&self) -> Self {
         let now = match self {
             Self::Put { table, .. } => NetfilterState::Present(table.clone()),
             Self::Remove { .. } => NetfilterState::Absent,

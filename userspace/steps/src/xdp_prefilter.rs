@@ -22,7 +22,7 @@ pub enum XdpPrefilterStep {
 
 impl XdpPrefilterStep {
     /// Returns the step that undoes this one.
-    pub fn undo(&self) -> Self {
+    pub(crate) fn undo(&self) -> Self {
         match self.clone() {
             Self::Attach(link) => Self::Detach(link),
             Self::Detach(link) => Self::Attach(link),

@@ -31,7 +31,10 @@ pub(super) fn offences() -> Result<Vec<String>> {
         let ["userspace" | "ebpf-programs", name, "src", file @ ..] = parts.as_slice() else {
             continue;
         };
-        if !edges::is_of_product(name) || EXEMPT.contains(name) || !text.ends_with(".rs") {
+        if !edges::is_of_product(name)
+            || EXEMPT.contains(name)
+            || path.extension().is_none_or(|it| it != "rs")
+        {
             continue;
         }
         let modules = crates.entry((*name).to_owned()).or_default();
