@@ -182,16 +182,20 @@ fn write<E: FragmentStore>(env: &mut E, work: &mut Work) -> u64 {
 pub(crate) fn update(work: &mut Work, has_order: bool) -> Decision<()> {
     let (datagram, headers) = (&mut work.fragment.datagram, &work.headers);
     let is_first = headers.fragment == Fragment::First;
+    let is_last = headers.fragment_is_last != 0;
     let differs = datagram.flags & DatagramFlags::PORTS != 0
         && (datagram.source_port != headers.tuple.source_port
             || datagram.destination_port != headers.tuple.destination_port);
-    // The sender uses the identification again.
+    // The sender uses the identification again. The receiver has forgotten a complete datagram: a
+    // fragment that does not fit into it is of the next one, also before that one's first. Others
+    // are copies.
     let is_next = if has_order {
         datagram.flags & DatagramFlags::COMPLETE != 0
+            && (is_first || !range::is_within(datagram, work.fragment.range, is_last))
     } else {
-        differs
+        is_first && differs
     };
-    if is_first && is_next {
+    if is_next {
         restart(datagram, work.now);
     } else if datagram.flags & DatagramFlags::REFUSED != 0 {
         return Err(DropReason::OverlappingFragment);
@@ -207,7 +211,7 @@ pub(crate) fn update(work: &mut Work, has_order: bool) -> Decision<()> {
     if !has_order {
         return Ok(());
     }
-    let added = range::add_range(datagram, work.fragment.range, headers.fragment_is_last != 0);
+    let added = range::add_range(datagram, work.fragment.range, is_last);
     if added.is_err() {
         datagram.flags |= DatagramFlags::REFUSED;
     }

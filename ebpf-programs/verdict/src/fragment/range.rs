@@ -42,6 +42,13 @@ pub(super) fn range(headers: &Headers) -> Decision<FragmentRange> {
     })
 }
 
+/// Returns whether a range can be of a datagram whose length is known; true where it is not.
+#[inline(always)]
+pub(super) fn is_within(datagram: &Datagram, range: FragmentRange, is_last: bool) -> bool {
+    let end = u32::from(range.end);
+    datagram.units == 0 || end == datagram.units || (end < datagram.units && !is_last)
+}
+
 /// Adds a fragment's range to those that were seen. A range within one of them is a duplicate: the
 /// receiver keeps the first copy, as Linux does (`inet_frag_queue_insert`). A range that overlaps
 /// one of them in part is dropped (RFC 5722).
@@ -55,9 +62,7 @@ pub(super) fn add_range(
     if is_last && datagram.units == 0 {
         datagram.units = u32::from(end);
     }
-    if datagram.units != 0
-        && (u32::from(end) > datagram.units || (is_last && u32::from(end) != datagram.units))
-    {
+    if !is_within(datagram, range, is_last) {
         return Err(DropReason::OverlappingFragment);
     }
     let mut index = 0;
