@@ -50,10 +50,10 @@ impl std::fmt::Display for Shape {
     }
 }
 
-/// Name of the maps' directory, below [`version`]'s.
+/// Name of the maps' directory, below that of the version (`pins::version`).
 pub(crate) const MAP_PINS: &str = "maps";
 
-/// Name of the links' directory, below [`version`]'s.
+/// Name of the links' directory, below that of the version (`pins::version`).
 pub(crate) const LINK_PINS: &str = "links";
 
 /// Capacity that matches any other: the agent that created the map chose it.

@@ -301,8 +301,8 @@ fn draw_user_id() -> io::Result<u32> {
     Ok(number & 0x3fff_ffff | 0x4000_0000)
 }
 
-/// Raises the limit of open files to one for each hostport and [`OTHER_FILES`]; to the hard limit
-/// where the node does not allow more. Raising the hard limit needs `CAP_SYS_RESOURCE`.
+/// Raises the limit of open files to one for each hostport and some thousand others; to the hard
+/// limit where the node does not allow more. Raising the hard limit needs `CAP_SYS_RESOURCE`.
 pub fn raise_file_limit() -> io::Result<()> {
     let wanted = u64::from(abi::maps::HOSTPORTS_CAPACITY) + OTHER_FILES;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;

@@ -9,7 +9,7 @@ use model::{Cidr, IfName};
 
 use crate::SysctlKey;
 
-/// What to observe for [`conditions`].
+/// What to observe for the conditions of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckQuery {
     /// Routes of sample packets.

@@ -175,14 +175,14 @@ impl Node {
     }
 
     fn check(&mut self, attachment: &Attachment) -> Vec<String> {
-        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
+        let scope = Scope::Attachment(Box::new(attachment_query(attachment)));
         let observed = self.fake.observe(&scope).unwrap();
         let differences = planner::check(attachment, &observed);
         differences.iter().map(ToString::to_string).collect()
     }
 
     fn plan_del(&mut self, attachment: &Attachment) -> Plan {
-        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
+        let scope = Scope::Attachment(Box::new(attachment_query(attachment)));
         let observed = self.fake.observe(&scope).unwrap();
         planner::plan_detach(attachment, &observed)
     }

@@ -274,7 +274,7 @@ pub(crate) fn observe_scope(host: &mut impl Kernel, scope: &Scope) -> Observed {
 
 /// Observes the pod's side of an attachment.
 pub(crate) fn pod_of(host: &mut Host, attachment: &Attachment) -> Option<PodSide> {
-    let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
+    let scope = Scope::Attachment(Box::new(attachment_query(attachment)));
     host.observe(&scope).expect("an observation").pod
 }
 
