@@ -92,28 +92,14 @@ impl<K: Kernel> Engine<K> {
 
     pub(crate) fn verify(&mut self, attachment: &Attachment) -> Result<(), EngineError> {
         let observed = self.observe(attachment)?;
-        let differences = planner::check(attachment, &observed);
-        if differences.is_empty() {
-            return Ok(());
-        }
-        Err(EngineError::Different {
-            key: attachment.key.clone(),
-            differences,
-        })
+        refuse_differences(attachment, planner::check(attachment, &observed))
     }
 
     /// Compares the host's side of an attachment with what it is to be. The pod's side of an
     /// adopted interface is the other plugin's.
     pub(crate) fn verify_host(&mut self, attachment: &Attachment) -> Result<(), EngineError> {
         let observed = self.observe_outside(attachment)?;
-        let differences = planner::check_host(attachment, &observed);
-        if differences.is_empty() {
-            return Ok(());
-        }
-        Err(EngineError::Different {
-            key: attachment.key.clone(),
-            differences,
-        })
+        refuse_differences(attachment, planner::check_host(attachment, &observed))
     }
 
     fn restore(&mut self, before: Before, all_undone: bool) -> Result<(), EngineError> {
@@ -174,4 +160,18 @@ impl<K: Kernel> Engine<K> {
             }
         }
     }
+}
+
+/// Fails where there are differences between an attachment and what was observed of it.
+fn refuse_differences(
+    attachment: &Attachment,
+    differences: Vec<planner::Difference>,
+) -> Result<(), EngineError> {
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(EngineError::Different {
+        key: attachment.key.clone(),
+        differences,
+    })
 }
