@@ -74,12 +74,13 @@ pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Resul
 /// Returns the command line with the variables that it sets, quoted for a shell.
 pub(crate) fn shown(command: &Command) -> String {
     let root = format!("{}/", project::root().display());
+    let short = |word: &OsStr| quoted(&word.to_string_lossy().replace(&root, ""));
     let variables = command.get_envs().filter_map(|(name, value)| {
         let value = value.filter(|_| name != "PATH")?;
-        Some(format!("{}={}", name.display(), quoted(value, &root)))
+        Some(format!("{}={}", name.display(), short(value)))
     });
-    let program = quoted(command.get_program(), &root);
-    let arguments = command.get_args().map(|argument| quoted(argument, &root));
+    let program = short(command.get_program());
+    let arguments = command.get_args().map(short);
     variables
         .chain([program])
         .chain(arguments)
@@ -98,11 +99,11 @@ fn name(command: &Command) -> String {
     format!("{program} {verb}").trim_end().to_owned()
 }
 
-fn quoted(word: &OsStr, root: &str) -> String {
-    let word = word.to_string_lossy().replace(root, "");
+/// Returns `word` as a shell takes it for one word, quoted if necessary.
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%*".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
-        word
+        word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }

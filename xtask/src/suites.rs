@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::command::quoted;
 use crate::vm::guest::{Accelerator, Guest};
 use crate::vm::kernel::Kernel;
 use crate::{command, dist, privilege, project, vm};
@@ -285,11 +286,6 @@ impl OtherKernel {
         fs::write(report, lines.context("no report was printed")?)?;
         Ok(())
     }
-}
-
-/// Returns `word` quoted for a shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn write_program(path: &Path, text: &str) -> Result<()> {
