@@ -15,7 +15,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 use crate::packet_cost::{BURST, PAYLOAD, above_bare};
 use crate::pinned;
 use crate::plan::Plan;
-use crate::row::{Row, Rows, system};
+use crate::row::{Row, Rows};
 use crate::topology::{self, PORTS, Topology, Way, client};
 
 /// Shortest sample. With many flows it lasts until each has sent.
@@ -67,7 +67,6 @@ fn measure_one(plan: &Plan, way: Way, flows: u32, rows: &mut Rows) -> Result<()>
     let systems = topology::all(plan.company)?;
     let crowds: Vec<_> = systems
         .iter()
-        .filter(|it| it.system != system::LEGACY)
         .map(|it| open(it, way, flows))
         .collect::<Result<_>>()?;
     let what = format!("{}, {flows} flows", way.name());
@@ -183,17 +182,14 @@ impl Lane {
             ipi_spec_dst: address,
             ipi_addr: in_addr { s_addr: 0 },
         });
-        let payload = [IoSlice::new(&PAYLOAD)];
-        let fd = sender.as_raw_fd();
-        let target = Some(&self.target);
-        let none = MsgFlags::empty();
-        match &source {
-            Some(source) => {
-                let message = [ControlMessage::Ipv4PacketInfo(source)];
-                sendmsg(fd, &payload, &message, none, target)?
-            }
-            None => sendmsg(fd, &payload, &[], none, target)?,
-        };
+        let message = source.as_ref().map(ControlMessage::Ipv4PacketInfo);
+        sendmsg(
+            sender.as_raw_fd(),
+            &[IoSlice::new(&PAYLOAD)],
+            message.as_slice(),
+            MsgFlags::empty(),
+            Some(&self.target),
+        )?;
         Ok(())
     }
 }
