@@ -10,8 +10,6 @@ mod address;
 pub mod lease_files;
 mod refusal;
 pub mod small_files;
-#[cfg(test)]
-mod testing;
 
 pub use address::{Leases, choose};
 pub use refusal::AddressRefusal;

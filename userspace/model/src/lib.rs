@@ -22,6 +22,8 @@ mod printable;
 mod range;
 mod route;
 mod settings;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use address::{Cidr, CidrError, InterfaceAddress, Mac, MacError, is_link_local};
 pub use attachment::{

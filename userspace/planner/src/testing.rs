@@ -1,14 +1,9 @@
 //! Fixtures of this crate's tests: a node with one uplink and one dual-stack network.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
-use std::str::FromStr;
 
 use ipam::Leases;
-use model::{
-    Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, Range, RangeSet, Record,
-    Requested, State,
-};
+use model::{Attachment, Intent, PortMapping, Record, Requested, State};
 use steps::{
     Link, LinkKind, Observed, PodSide, PortReservations, ReservationOwner, ReservedBy, RouteEntry,
     SysctlKey,
@@ -19,45 +14,9 @@ use crate::{
     plan_attach,
 };
 
+pub(crate) use model::testing::{key, network, network_of, parse, span};
+
 pub(crate) const BOOT: &str = "boot-1";
-
-pub(crate) fn parse<T: FromStr<Err: Debug>>(text: &str) -> T {
-    text.parse().expect(text)
-}
-
-/// A network with one range set per CIDR.
-pub(crate) fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
-    let set = |cidr: &&str| RangeSet::of_cidr(parse(cidr)).expect("a usable CIDR");
-    Network {
-        name: parse(name),
-        bridge: parse(bridge),
-        ranges: cidrs.iter().map(set).collect(),
-        routes: Vec::new(),
-        default_route: true,
-        mtu: None,
-        hairpin: HairpinMode::HairpinVeth,
-        masquerade: true,
-        options: model::BridgeOptions::default(),
-    }
-}
-
-pub(crate) fn network() -> Network {
-    network_of("net", "cbr0", &["10.1.0.0/24", "fd00:1::/64"])
-}
-
-/// A set of one range from `first` to `last`.
-pub(crate) fn span(subnet: &str, first: &str, last: &str) -> RangeSet {
-    let range = Range::new(parse(subnet), Some(parse(first)), Some(parse(last)), None);
-    RangeSet::new(vec![range.expect("a usable range")]).expect("a usable set")
-}
-
-pub(crate) fn key(container: &str) -> AttachmentKey {
-    AttachmentKey {
-        network: parse("net"),
-        container_id: parse(container),
-        ifname: parse("eth0"),
-    }
-}
 
 pub(crate) fn intent(container: &str) -> Intent {
     Intent {

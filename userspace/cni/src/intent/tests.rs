@@ -1,6 +1,7 @@
 //! Tests of intents: ADD requests with and without a network of their own.
 
-use model::{Cidr, NetworkName};
+use model::NetworkName;
+use model::testing::network_of;
 use serde_json::{Value, json};
 
 use super::*;
@@ -8,18 +9,7 @@ use crate::request::tests::{CONTAINERD, CRIO, MULTUS, add_with, environment};
 use crate::{Command, Plugin, Request};
 
 fn default_network() -> Network {
-    let cidr: Cidr = "10.244.0.0/24".parse().unwrap();
-    Network {
-        name: "default".parse().unwrap(),
-        bridge: "cbr0".parse().unwrap(),
-        ranges: vec![RangeSet::of_cidr(cidr).unwrap()],
-        routes: Vec::new(),
-        default_route: true,
-        mtu: None,
-        hairpin: HairpinMode::HairpinVeth,
-        masquerade: true,
-        options: model::BridgeOptions::default(),
-    }
+    network_of("default", "cbr0", &["10.244.0.0/24"])
 }
 
 fn intent_of(config: &str) -> Result<Intent, Error> {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
+use model::testing::{key, network, network_of, parse, span};
 use model::{Network, Range, RangeSet};
 use proptest::prelude::*;
 
-use crate::testing::{key, network, network_of, parse, span};
 use crate::{AddressRefusal, Leases, choose};
 
 fn small(first: &str, last: &str) -> Network {

@@ -6,10 +6,8 @@ mod laws;
 use std::collections::BTreeSet;
 
 use ipam::Leases;
-use model::{
-    Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, RangeSet, Record,
-    Requested, State,
-};
+use model::testing::network_of;
+use model::{Attachment, AttachmentKey, Intent, PortMapping, Record, Requested, State};
 use planner::{
     AttachContext, Finding, NodeIntent, Plan, Reason, Records, Refusal, Repair, attachment_query,
 };
@@ -23,21 +21,6 @@ use crate::{Kernel as _, StepError};
 const BOOT: &str = "boot-1";
 /// One plan, and one that opens the uplinks whose programs it has attached.
 const ROUNDS: usize = 2;
-
-fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
-    let set = |cidr: &&str| RangeSet::of_cidr(parse(cidr)).unwrap();
-    Network {
-        name: parse(name),
-        bridge: parse(bridge),
-        ranges: cidrs.iter().map(set).collect(),
-        routes: Vec::new(),
-        default_route: true,
-        mtu: None,
-        hairpin: HairpinMode::HairpinVeth,
-        masquerade: true,
-        options: model::BridgeOptions::default(),
-    }
-}
 
 /// A node with a minimal engine.
 struct Node {

@@ -8,7 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use abi::{DropCount, DropReason};
 use kernel::{Host, Kernel as _};
-use model::{Attachment, HairpinMode, Netns, Network, PortMapping, Protocol, RangeSet, Route};
+use model::testing::network_of;
+use model::{Attachment, Netns, PortMapping, Protocol, Route};
 use planner::{NodeIntent, Records, ShaperMode};
 use steps::{Scope, SocketHook};
 
@@ -110,26 +111,11 @@ impl Planned {
 fn intent() -> NodeIntent {
     NodeIntent {
         networks: vec![
-            network("test", "cbr0", ["10.88.0.0/24", "fd88::/64"]),
-            network("other", "cbr1", ["10.89.0.0/24", "fd89::/64"]),
+            network_of("test", "cbr0", &["10.88.0.0/24", "fd88::/64"]),
+            network_of("other", "cbr1", &["10.89.0.0/24", "fd89::/64"]),
         ],
         uplinks: BTreeSet::from([parse("up0")]),
         ..NodeIntent::default()
-    }
-}
-
-fn network(name: &str, bridge: &str, subnets: [&str; 2]) -> Network {
-    let set = |subnet| RangeSet::of_cidr(parse(subnet)).expect("a range");
-    Network {
-        name: parse(name),
-        bridge: parse(bridge),
-        ranges: subnets.map(set).to_vec(),
-        routes: Vec::new(),
-        default_route: true,
-        mtu: None,
-        hairpin: HairpinMode::HairpinVeth,
-        masquerade: true,
-        options: model::BridgeOptions::default(),
     }
 }
 

@@ -1,0 +1,61 @@
+//! Values for the tests of this crate's users.
+//!
+//! The functions panic where a text is not of the type: the texts are a test's own.
+
+use std::fmt::Debug;
+use std::str::FromStr;
+
+use crate::{AttachmentKey, BridgeOptions, HairpinMode, Network, Range, RangeSet};
+
+/// Parses a value.
+///
+/// # Panics
+/// If the text is not valid.
+pub fn parse<T: FromStr<Err: Debug>>(text: &str) -> T {
+    text.parse().expect(text)
+}
+
+/// Returns a network with one range set per CIDR.
+///
+/// # Panics
+/// If a text is not valid.
+pub fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
+    let set = |cidr: &&str| RangeSet::of_cidr(parse(cidr)).expect("a usable CIDR");
+    Network {
+        name: parse(name),
+        bridge: parse(bridge),
+        ranges: cidrs.iter().map(set).collect(),
+        routes: Vec::new(),
+        default_route: true,
+        mtu: None,
+        hairpin: HairpinMode::HairpinVeth,
+        masquerade: true,
+        options: BridgeOptions::default(),
+    }
+}
+
+/// Returns the network `net` on `cbr0`, with a range of each family.
+pub fn network() -> Network {
+    network_of("net", "cbr0", &["10.1.0.0/24", "fd00:1::/64"])
+}
+
+/// Returns a set of one range from `first` to `last`.
+///
+/// # Panics
+/// If a text is not valid, or the range is not within the subnet.
+pub fn span(subnet: &str, first: &str, last: &str) -> RangeSet {
+    let range = Range::new(parse(subnet), Some(parse(first)), Some(parse(last)), None);
+    RangeSet::new(vec![range.expect("a usable range")]).expect("a usable set")
+}
+
+/// Returns the key of the container's interface `eth0` in [`network`].
+///
+/// # Panics
+/// If the text is no container ID.
+pub fn key(container: &str) -> AttachmentKey {
+    AttachmentKey {
+        network: parse("net"),
+        container_id: parse(container),
+        ifname: parse("eth0"),
+    }
+}
