@@ -140,6 +140,12 @@ pub const DROPS: &str = "DROPS";
 /// Capacity of [`DROPS`]: room for reasons of later versions.
 pub const DROP_REASONS: u32 = 64;
 
+/// Drop counters by pod: hash, slot → [`crate::PodDrops`]; slot 0 is for packets of which no pod is
+/// known. Not preallocated: only pods that have lost packets have an entry.
+pub const POD_DROPS: &str = "POD_DROPS";
+/// Capacity of [`POD_DROPS`].
+pub const POD_DROPS_CAPACITY: u32 = PODS_CAPACITY;
+
 /// Bandwidth limits of pods: array, `slot * 2 + direction` → [`crate::Limit`].
 pub const LIMITS: &str = "LIMITS";
 /// Token buckets of pods: array, `slot * 2 + direction` → [`crate::Bucket`].

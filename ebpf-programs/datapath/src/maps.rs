@@ -5,8 +5,8 @@ use core::ptr;
 use abi::{
     Address, Bucket, ClockEntry, Counters, Datagram, DatagramRing, Dialled, DialledKey, DropCount,
     Egress, Endpoint, Flow, FragmentKey, HeldFragment, HeldKey, Hostport, HostportKey, Interface,
-    Limit, Network, PendingCounters, Pod, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
-    maps as names,
+    Limit, Network, PendingCounters, Pod, PodDrops, Settings, Shaped, ShapedSubnetKey, Swept,
+    Tuple, Uplink, maps as names,
 };
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::helpers;
@@ -81,6 +81,10 @@ pub(crate) static COUNTERS: PerCpuArray<Counters> =
 pub(crate) static DROPS: PerCpuArray<DropCount> = PerCpuArray::pinned(names::DROP_REASONS, 0);
 
 #[map]
+pub(crate) static POD_DROPS: HashMap<u32, PodDrops> =
+    HashMap::pinned(names::POD_DROPS_CAPACITY, BPF_F_NO_PREALLOC);
+
+#[map]
 pub(crate) static LIMITS: Array<Limit> = Array::pinned(names::LIMITS_CAPACITY, 0);
 
 #[map]
@@ -138,6 +142,10 @@ pub(crate) fn work(element: Scratch) -> Option<&'static mut Work> {
 /// The value of a new ring: zeros. Never written or pinned.
 #[map]
 pub(crate) static NEW_RING: Array<DatagramRing> = Array::with_max_entries(1, 0);
+
+/// The value of a new entry of [`POD_DROPS`]: zeros. Never written or pinned.
+#[map]
+pub(crate) static NO_DROPS: Array<PodDrops> = Array::with_max_entries(1, 0);
 
 /// A fragment on its way into [`HELD`]. Never pinned, as [`SCRATCH`].
 #[map]

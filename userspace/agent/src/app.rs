@@ -14,6 +14,7 @@ use crate::flows::FlowSource;
 use crate::foreign_files::FileAccess;
 use crate::installation::Installation;
 use crate::lifecycle::Lifecycle;
+use crate::losses::Losses;
 use crate::metrics::Metrics;
 use crate::rates::RateSampler;
 use crate::spool::SpoolReplay;
@@ -41,5 +42,6 @@ pub(crate) struct App {
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Metrics,
     pub(crate) rate_sampler: RateSampler,
+    pub(crate) losses: Losses,
     pub(crate) lifecycle: Lifecycle,
 }

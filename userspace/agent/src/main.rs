@@ -27,6 +27,7 @@ mod leases;
 mod lifecycle;
 mod limit_keys;
 mod limits;
+mod losses;
 mod metrics;
 mod pod_cidr_file;
 mod pod_cidrs;
@@ -149,6 +150,7 @@ fn run(options: Options) -> Result<()> {
         events: Arc::default(),
         metrics: Metrics::default(),
         rate_sampler: rates::RateSampler::default(),
+        losses: losses::Losses::default(),
         lifecycle: Lifecycle::new(Reload::new(options, config, log_level)),
     };
     let gone = Arc::clone(&app.lifecycle.uninstalled);

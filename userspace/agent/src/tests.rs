@@ -146,6 +146,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         events: Arc::default(),
         metrics: crate::metrics::Metrics::default(),
         rate_sampler: crate::rates::RateSampler::default(),
+        losses: crate::losses::Losses::default(),
         lifecycle: crate::lifecycle::Lifecycle::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -48,6 +48,7 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature])
         shaper: shaper(status.shaper),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
         degraded: status.degraded.iter().map(degraded).collect(),
+        losses: Vec::new(),
         operations: Vec::new(),
         features: features.iter().map(feature).collect(),
         sandbox: Some(sandbox::view()),
@@ -208,7 +209,7 @@ pub(crate) fn attachment(
             measured.and_then(|measured| measured.pods.get(&attachment.slot)),
             rates.get(&attachment.slot).copied().unwrap_or_default(),
         ),
-        counters: measured.map(|measured| pod_counters(measured.pods.get(&attachment.slot))),
+        counters: measured.map(|measured| pod_counters(measured, attachment.slot)),
     }
 }
 
@@ -296,9 +297,15 @@ pub(crate) fn hostport(mapping: &PortMapping, owner: &str) -> HostportView {
     }
 }
 
-fn pod_counters(counters: Option<&PodCounters>) -> CounterView {
+fn pod_counters(measured: &Measured, slot: u32) -> CounterView {
     let mut view = CounterView::default();
-    add(&mut view, &counters.copied().unwrap_or_default());
+    if let Some(counters) = measured.pods.get(&slot) {
+        add(&mut view, counters);
+    }
+    let drops = measured.pod_drops.get(&slot).into_iter().flatten();
+    view.drops = drops
+        .map(|(reason, packets)| (reason.name().to_owned(), *packets))
+        .collect();
     view
 }
 

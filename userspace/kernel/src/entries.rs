@@ -10,7 +10,7 @@ use steps::{Entries, Entry, EntryKey, LinkRef};
 use crate::error::io_error;
 use crate::names::Names;
 use crate::tables::{Hash, Tables, Wire, prefix_key, present, removed, written};
-use crate::{batch, bytes, limits};
+use crate::{batch, bytes, counters, limits};
 
 /// Only index of the settings array.
 const ONLY: u32 = 0;
@@ -30,7 +30,7 @@ fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
     let names = &tables.names;
     match (key, entry) {
         (EntryKey::Pod(slot @ 1..), Entry::Pod { .. } | Entry::FreePod { .. }) => {
-            written(tables.pods.set(*slot, Wire(pod(names, entry)?), ANY))
+            put_pod(tables, *slot, &pod(names, entry)?)
         }
         (EntryKey::Limit(slot @ 1..), Entry::Limit { .. }) => limits::put(tables, *slot, entry),
         (EntryKey::Interface(link), Entry::Interface { slot, limited }) => {
@@ -80,6 +80,18 @@ fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
         }
         _ => Err(mismatch()),
     }
+}
+
+/// Writes a pod. Another pod than before starts with counters of zero, and a free slot has none.
+fn put_pod(tables: &mut Tables, slot: u32, pod: &abi::Pod) -> io::Result<()> {
+    let before = tables
+        .pods
+        .get(&slot, ANY)
+        .map_err(|error| io_error(&error))?;
+    if before.0.generation != pod.generation || pod.interface == 0 {
+        counters::reset(tables, slot)?;
+    }
+    written(tables.pods.set(slot, Wire(*pod), ANY))
 }
 
 fn uplink(entry: &Entry) -> io::Result<abi::Uplink> {

@@ -127,6 +127,9 @@ pub struct Measured {
     pub pods: BTreeMap<u32, PodCounters>,
     /// Dropped packets and bytes, by reason. Reasons that never occurred are missing.
     pub drops: BTreeMap<abi::DropReason, abi::DropCount>,
+    /// Dropped packets of each pod by reason, by slot; slot 0 is for packets of which no pod is
+    /// known. Reasons that never occurred are missing.
+    pub pod_drops: BTreeMap<u32, BTreeMap<abi::DropReason, u64>>,
     /// Number of entries in the flow table: two for each flow.
     pub flow_entries: u32,
 }

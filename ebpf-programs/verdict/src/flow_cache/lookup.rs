@@ -289,6 +289,7 @@ fn drop_packet(
 ) -> Verdict {
     if let Some(work) = scratch.work() {
         work.pod = entry.pod;
+        work.headers.version = 0;
         work.headers.length = bytes;
     }
     Verdict::Drop(reason)
