@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::sync::{Mutex, watch};
 
 use crate::config::{Config, Options};
-use crate::telemetry::LogLevel;
+use crate::telemetry::log::LogLevel;
 
 /// The configuration in effect, and the options to load it again.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use cni::{Error, Header};
 use ipam::lease_files::{self, LeaseFolder, Owner};
 use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent};
 
-use crate::foreign_files::FileAccess;
+use crate::cni::foreign_files::FileAccess;
 
 /// The lease files of a network.
 pub(crate) struct HostLocalLeases {

@@ -15,8 +15,9 @@ use engine::{AttachedPods, Uninstalled};
 use store::Store;
 
 use crate::config::Config;
-use crate::installation::{Installation, Report};
-use crate::{socket, start};
+use crate::http::socket;
+use crate::process::installation::{Installation, Report};
+use crate::process::start;
 
 /// Pins and records, which are removed after the engine has closed them.
 #[derive(Clone, Debug)]

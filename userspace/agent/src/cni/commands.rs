@@ -22,12 +22,15 @@ use tokio::task::spawn_blocking;
 use tracing::Instrument as _;
 
 use crate::app::App;
-use crate::events::NewEvent;
-use crate::failure::{Failure, UNKNOWN_CONTAINER};
-use crate::leases::{HostLocalLeases, read_all_into};
-use crate::limits::log_placeholder_burst;
-use crate::readiness::readiness;
-use crate::{clock, config, installation, pod_cidrs, view};
+use crate::cni::lease_files::{HostLocalLeases, read_all_into};
+use crate::cni::readiness::readiness;
+use crate::config::pod_cidrs;
+use crate::http::failure::{Failure, UNKNOWN_CONTAINER};
+use crate::http::limits::log_placeholder_burst;
+use crate::http::view;
+use crate::process::installation;
+use crate::telemetry::events::NewEvent;
+use crate::{clock, config};
 
 /// Query parameters that locate a container without a record.
 #[derive(Debug, Default, Deserialize)]

@@ -10,7 +10,7 @@ use kernel::Measured;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::app::App;
-use crate::events::NewEvent;
+use crate::telemetry::events::NewEvent;
 
 /// Interval between two reads of the counters.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);

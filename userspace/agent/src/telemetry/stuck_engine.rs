@@ -7,7 +7,7 @@ use api::EventOutcome;
 use engine::Handle;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::events::{Events, NewEvent};
+use crate::telemetry::events::{Events, NewEvent};
 
 /// Interval between two looks at the engine.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

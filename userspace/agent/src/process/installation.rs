@@ -291,7 +291,7 @@ mod tests {
         for (path, text) in [
             (
                 "etc/cni/net.d/05-viaduct.conflist",
-                include_str!("../../../xtask/assets/05-viaduct.conflist"),
+                include_str!("../../../../xtask/assets/05-viaduct.conflist"),
             ),
             (
                 "etc/cni/net.d/10-shared.conflist",
@@ -317,7 +317,7 @@ mod tests {
             ("opt/cni/bin/other", plugin),
             (
                 "etc/systemd/system/viaductd.service",
-                include_str!("../../../xtask/assets/viaductd.service"),
+                include_str!("../../../../xtask/assets/viaductd.service"),
             ),
             (
                 "etc/systemd/system/viaductd.socket",

@@ -9,7 +9,7 @@ use model::Network;
 use planner::DeclaredNetworks;
 
 use crate::app::App;
-use crate::failure::Failure;
+use crate::http::failure::Failure;
 
 impl App {
     /// Sets the bridges and subnets that networks of CNI configurations may use.

@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::events::EventCounters;
+use crate::telemetry::events::EventCounters;
 
 /// Media type of the text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -324,9 +324,9 @@ mod tests {
             ..Measured::default()
         };
         let uptime = Duration::from_secs(9);
-        let events = crate::events::Events::default();
+        let events = crate::telemetry::events::Events::default();
         let outcome = api::EventOutcome::Removed;
-        events.emit(crate::events::NewEvent::new(
+        events.emit(crate::telemetry::events::NewEvent::new(
             "gc",
             "default/c1/eth0",
             outcome,

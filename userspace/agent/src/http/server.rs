@@ -10,14 +10,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::app::App;
-use crate::cni_files::Directories;
+use crate::clock;
+use crate::cni::file_watch;
+use crate::cni::file_watch::Directories;
 use crate::config::Config;
-use crate::events::{self, NewEvent};
-use crate::service_manager::{self, Notification};
-use crate::socket::{ListenAddress, ReadOnlyListener, Socket};
-use crate::{
-    background, clock, cni_files, connections, pod_cidr_file, refused_flows, routes, stuck_engine,
-};
+use crate::config::pod_cidr_file;
+use crate::http::socket::{ListenAddress, ReadOnlyListener, Socket};
+use crate::http::{connections, routes};
+use crate::process::background;
+use crate::process::service_manager::{self, Notification};
+use crate::telemetry::events::{self, NewEvent};
+use crate::telemetry::{refused_flows, stuck_engine};
 
 /// Files of other software that the agent follows.
 pub(crate) struct WatchedFiles {
@@ -69,7 +72,7 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
         app.handle.clone(),
         Arc::clone(&app.events),
     ));
-    cni_files::watch(files.installation, app.handle.clone());
+    file_watch::watch(files.installation, app.handle.clone());
     tokio::spawn(refused_flows::poll(Arc::clone(&app)));
     let socket = listeners.main.listen()?;
     let queries = match listeners.read_only {

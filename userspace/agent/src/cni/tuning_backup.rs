@@ -15,7 +15,7 @@ use model::InterfaceSettings;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::foreign_files::FileAccess;
+use crate::cni::foreign_files::FileAccess;
 
 /// Key of the configuration that names the folder.
 const KEY: &str = "dataDir";

@@ -23,8 +23,8 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
-use crate::answers;
-use crate::failure::Failure;
+use crate::http::answers;
+use crate::http::failure::Failure;
 
 /// Time for which requests share a snapshot, while a response uses it.
 const SHARED_FOR: Duration = Duration::from_secs(1);

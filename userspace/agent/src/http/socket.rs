@@ -15,7 +15,7 @@ use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::ReadOnlyAddress;
-use crate::instance_lock;
+use crate::process::instance_lock;
 
 /// Where the agent listens.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use model::{PortMapping, Protocol, Record};
 use planner::{mapping_reservations, standby_reservations};
 use steps::{FlowKind, LiveFlow, PortReservation, PortReservations, ReservedBy};
 
-use crate::view;
+use crate::http::view;
 
 /// Number of live flows by slot and generation of the pod, and by the port that they came through.
 type FlowCounts = BTreeMap<(u32, u32, PortReservation), u64>;

@@ -5,7 +5,7 @@ use api::{CniRequest, EventOutcome, Spooled, TRY_AGAIN_LATER};
 use cni::Command;
 
 use crate::app::App;
-use crate::events::NewEvent;
+use crate::telemetry::events::NewEvent;
 
 impl App {
     /// Executes all spooled DELs. Those that fail with code 11 stay in the spool.

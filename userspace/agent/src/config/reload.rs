@@ -8,11 +8,12 @@ use api::EventOutcome;
 use engine::ConfigChange;
 
 use crate::app::App;
+use crate::clock;
 use crate::config::Config;
-use crate::events::NewEvent;
-use crate::lifecycle::{Reload, Reloaded};
-use crate::service_manager::{self, Notification};
-use crate::{clock, telemetry};
+use crate::process::lifecycle::{Reload, Reloaded};
+use crate::process::service_manager::{self, Notification};
+use crate::telemetry::events::NewEvent;
+use crate::telemetry::log;
 
 impl Reload {
     /// Loads the configuration again and applies what changed.
@@ -20,7 +21,7 @@ impl Reload {
         // All that can be wrong with the file is checked before anything is applied; the engine
         // applies its part as a whole or not at all; the rest cannot fail.
         let wanted = self.config.load_again(self.options.clone())?;
-        let filter = telemetry::parse_filter(&wanted.log_level)?;
+        let filter = log::parse_filter(&wanted.log_level)?;
         let change = change(&self.config, &wanted);
         let applied = self.config.reloadable(&wanted);
         if change != ConfigChange::default() {

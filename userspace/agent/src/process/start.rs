@@ -12,8 +12,9 @@ use kernel::{Feature, Host, HostOptions, Kernel, NodeCgroup};
 use steps::Scope;
 use store::{Store, StoreError};
 
+use crate::clock;
 use crate::config::Config;
-use crate::{clock, datapath};
+use crate::process::bpf_object;
 
 /// File name of the records in the state directory.
 pub(crate) const RECORDS: &str = "records.redb";
@@ -83,7 +84,7 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
     let mut host = Host::open(&HostOptions {
         cgroup,
         bpffs: config.bpffs.clone(),
-        object: datapath::find(config.datapath_object.clone())?,
+        object: bpf_object::find(config.datapath_object.clone())?,
         flow_entries,
     })?;
     for (hook, reason) in host.unavailable() {

@@ -8,12 +8,13 @@ use engine::{ChainedUpdate, FirewallUpdate, GcScope, Tune};
 use model::{IfName, IngressPolicy, InterfaceSettings, NetnsPath, PortMapping};
 
 use crate::app::App;
-use crate::failure::Failure;
-use crate::limits::log_placeholder_burst;
-use crate::readiness::readiness;
-use crate::requests::port_binder;
-use crate::tuning_backup::BackupFile;
-use crate::{allowlist, clock};
+use crate::clock;
+use crate::cni::commands::port_binder;
+use crate::cni::readiness::readiness;
+use crate::cni::sysctl_allowlist;
+use crate::cni::tuning_backup::BackupFile;
+use crate::http::failure::Failure;
+use crate::http::limits::log_placeholder_burst;
 
 impl App {
     /// Executes the command. Returns the text for the plugin's standard output.
@@ -60,7 +61,7 @@ impl App {
                 self.handle.adopt_or_update(update, clock::now()).await?;
             }
             PluginRequest::Settings(settings) => {
-                allowlist::admit(settings)?;
+                sysctl_allowlist::admit(settings)?;
                 let tune = self.tune(&request, settings)?;
                 let ifname = tune.ifname.clone();
                 let backup = BackupFile::of(&request.backup_folder, &tune);

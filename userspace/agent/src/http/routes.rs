@@ -23,10 +23,12 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::app::App;
-use crate::connections::{PeerProcess, STOPPING};
-use crate::failure::{Failure, no_such_path, read_only};
-use crate::requests::NamespaceQuery;
-use crate::{flows, metrics, ports_view, uninstall as uninstallation, view};
+use crate::cni::commands::NamespaceQuery;
+use crate::http::connections::{PeerProcess, STOPPING};
+use crate::http::failure::{Failure, no_such_path, read_only};
+use crate::http::{flows, hostports, view};
+use crate::process::uninstall as uninstallation;
+use crate::telemetry::metrics;
 
 type Answer<T> = Result<Json<T>, Failure>;
 /// A response that may be large.
@@ -286,7 +288,7 @@ async fn hostports(State(app): State<Arc<App>>) -> LargeAnswer {
         .inspect_err(|error| tracing::warn!(%error, "flow table unavailable: listing host ports without flows"))
         .ok();
     let flows = flows.as_deref().map(|snapshot| &*snapshot.flows);
-    let views: Vec<PortView> = ports_view::ports(&ports, flows);
+    let views: Vec<PortView> = hostports::ports(&ports, flows);
     Ok(turn.json(&views).await?)
 }
 

@@ -51,7 +51,7 @@ fn parse_target(target: &str) -> Result<&str> {
     if is_path {
         Ok(target)
     } else {
-        bail!("invalid target {target:?}: must be a module path, such as engine or kernel::links")
+        bail!("invalid target {target:?}: must be a module path, such as engine or kernel::netlink")
     }
 }
 
@@ -85,9 +85,9 @@ mod tests {
         assert!(logs(text, "engine::node", Level::DEBUG));
         assert!(logs(text, "kernel", Level::INFO));
         assert!(!logs(text, "kernel", Level::DEBUG));
-        let text = "warn, engine = trace ,kernel::links=debug";
+        let text = "warn, engine = trace ,kernel::netlink=debug";
         assert!(logs(text, "engine", Level::TRACE));
-        assert!(logs(text, "kernel::links", Level::DEBUG));
+        assert!(logs(text, "kernel::netlink", Level::DEBUG));
         assert!(!logs(text, "kernel::rules", Level::INFO));
     }
 

@@ -8,9 +8,9 @@ use engine::GcScope;
 use model::{ContainerId, IfName};
 
 use crate::app::App;
-use crate::events::NewEvent;
-use crate::failure::Failure;
-use crate::leases::{HostLocalLeases, is_valid_owner};
+use crate::cni::lease_files::{HostLocalLeases, is_valid_owner};
+use crate::http::failure::Failure;
+use crate::telemetry::events::NewEvent;
 
 impl App {
     /// Removes attachments that are not in the runtime's list and whose namespace is gone; with

@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::sleep;
 
-use crate::write_timeout::WriteTimeout;
+use crate::http::write_timeout::WriteTimeout;
 
 /// Maximum number of connections: more than the requests that the engine queues, and fewer than the
 /// default limit of open files of a process.

@@ -17,9 +17,10 @@ use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record
 use planner::DefaultState;
 use steps::PodSide;
 
-use crate::rates::Rates;
+use crate::http::limits;
+use crate::process::sandbox;
+use crate::telemetry::rates::Rates;
 use crate::version::VERSION;
-use crate::{limits, sandbox};
 
 /// Returns the versions of the agent and of its interfaces.
 fn version() -> Version {

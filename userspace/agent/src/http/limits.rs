@@ -13,8 +13,8 @@ use model::{Attachment, AttachmentKey, Bandwidth, Limit, Record, ShapedSubnets};
 use steps::Shape;
 
 use crate::app::App;
-use crate::failure::{Failure, UNKNOWN_CONTAINER};
-use crate::rates::Rates;
+use crate::http::failure::{Failure, UNKNOWN_CONTAINER};
+use crate::telemetry::rates::Rates;
 
 /// Text of a rate for "no limit".
 const NONE: &str = "none";

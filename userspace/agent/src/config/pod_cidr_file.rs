@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc;
 
-use crate::pod_cidrs;
+use crate::config::pod_cidrs;
 
 /// Starts to watch the file at `path`; must be called inside a tokio runtime, and ends with it.
 pub(crate) fn watch(path: PathBuf, handle: Handle) -> Result<()> {
