@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use model::{Assigned, AttachmentKey, HairpinMode, Network, Route};
 use serde_json::json;
 
-use crate::args::Args;
-use crate::check_version::check_version;
 use crate::config::Header;
-use crate::environment::{Command, Environment};
-use crate::gc::{ValidAttachment, valid_attachments};
 use crate::intent::{check_ranges, default_bridge};
 use crate::json::{self, Object};
+use crate::request::check_version::check_version;
+use crate::request::environment::{Command, Environment};
+use crate::request::gc::{ValidAttachment, valid_attachments};
+use crate::runtime::args::Args;
 use crate::{Dns, Error, Ipam, PluginResult, RuntimeArgs};
 
 /// A request to host-local, for any command but VERSION.

@@ -8,9 +8,10 @@ use model::{
     BridgeOptions, IngressPolicy, LimitPolicy, NetworkAccess, PortOptions, PortVlans, VlanId,
 };
 
+use crate::Error;
+use crate::config::bandwidth;
 use crate::json::{Node, Object};
 use crate::values::ingress_policy;
-use crate::{Error, bandwidth};
 
 /// Settings of the bridge and of its pods' ports; `None` where the key is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

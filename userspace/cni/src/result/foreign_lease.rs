@@ -5,8 +5,8 @@
 
 use model::Route;
 
+use crate::config::ranges::route;
 use crate::json::{self, Object};
-use crate::ranges::route;
 use crate::{Dns, Error, PluginResult, StaticAddress, Version};
 
 /// Addresses that an external IPAM plugin has allocated, and that it must release.

@@ -11,8 +11,8 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::Error;
-use crate::args::Args;
 use crate::json::Object;
+use crate::runtime::args::Args;
 use crate::values::parse_mac;
 
 /// Placeholder for the interface's name in a sysctl key.

@@ -13,15 +13,16 @@ use model::{
     NetnsPath, NetworkName, PodName, PortMapping,
 };
 
-use crate::args::{Args, pod_of};
-use crate::bandwidth::{self, RequestedLimits};
-use crate::check_version::check_version;
 use crate::config::Header;
-use crate::environment::{Command, Environment, variable};
-use crate::gc::{self, ValidAttachment, valid_attachments};
+use crate::config::bandwidth::{self, RequestedLimits};
+use crate::config::{tuning, unsupported};
 use crate::json::{self, Object};
+use crate::request::check_version::check_version;
+use crate::request::environment::{Command, Environment, variable};
+use crate::request::gc::{self, ValidAttachment, valid_attachments};
+use crate::runtime::args::{Args, pod_of};
 use crate::values::ingress_policy;
-use crate::{Error, Plugin, PluginResult, RuntimeArgs, tuning, unsupported};
+use crate::{Error, Plugin, PluginResult, RuntimeArgs};
 
 /// Default of tuning's `dataDir`.
 const DATA_DIR: &str = "/run/cni/tuning";

@@ -1,6 +1,6 @@
 //! Commands that a version of the protocol has.
 
-use crate::environment::Command;
+use crate::request::environment::Command;
 use crate::{Error, Version};
 
 /// Fails if the configuration's version does not have the command (behaviour S5).

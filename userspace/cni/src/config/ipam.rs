@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use model::{RangeSet, Route};
 
+use crate::config::ranges::{range, range_set, route, set};
+use crate::config::static_ipam::{self, StaticAddress};
 use crate::json::Object;
-use crate::ranges::{range, range_set, route, set};
-use crate::static_ipam::{self, StaticAddress};
 use crate::{Dns, Error, Header};
 
 /// The `ipam` of a network configuration.

@@ -11,7 +11,7 @@ use model::IfName;
 use serde_json::{Map, Value};
 
 use crate::json::{self as text, Object};
-use crate::selection::{ANNOTATION, Selection, selections};
+use crate::list::selection::{ANNOTATION, Selection, selections};
 use crate::values::CAPABILITY;
 use crate::{Error, FileKind, NetworkList};
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use model::PortMapping;
 
 use crate::json::{Node, Object, parse_text};
-use crate::port_mapping::port_mapping;
+use crate::runtime::port_mapping::port_mapping;
 use crate::values::CAPABILITY;
 use crate::{AddRequest, Error};
 
