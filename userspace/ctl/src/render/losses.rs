@@ -30,3 +30,36 @@ fn summary(loss: &LossView) -> String {
         "{pod} {ifname}: {dropped} of {packets} packets dropped in the last minute, mainly {reason}"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use api::PodView;
+
+    use super::*;
+
+    #[test]
+    fn status_names_pods_that_lose_packets_with_the_reason_and_advice() {
+        let loss = |pod: Option<PodView>, dropped, packets| LossView {
+            container_id: "fedcba9876543210".into(),
+            ifname: "eth0".into(),
+            pod,
+            dropped,
+            packets,
+            reason: "rate-limit".into(),
+            advice: "Change the limit with `viaductctl limit`.".into(),
+            ..LossView::default()
+        };
+        let web = PodView {
+            namespace: "shop".into(),
+            name: "web-0".into(),
+        };
+        let mut text = String::new();
+        losses(&mut text, &[loss(Some(web), 653, 870), loss(None, 2, 5)]);
+        insta::assert_snapshot!(text, @r"
+        Losses       - shop/web-0 eth0: 653 of 870 packets dropped in the last minute, mainly rate-limit
+                       Change the limit with `viaductctl limit`.
+                     - fedcba987654 eth0: 2 of 5 packets dropped in the last minute, mainly rate-limit
+                       Change the limit with `viaductctl limit`.
+        ");
+    }
+}

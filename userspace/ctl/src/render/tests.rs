@@ -1,8 +1,8 @@
 //! Text of each rendered table and line.
 
 use api::{
-    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView, LossView,
-    PodView, PoolView, PortReservationView, PortView, ReconcileItem, SandboxView, ShaperView,
+    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView, PodView,
+    PoolView, PortReservationView, PortView, ReconcileItem, SandboxView, ShaperView,
 };
 
 use super::*;
@@ -67,28 +67,6 @@ fn bare() -> AttachmentView {
 #[test]
 fn each_attachment_is_one_line_with_pod_addresses_ports_and_packets() {
     insta::assert_snapshot!(list(&[web(), bare()]));
-}
-
-#[test]
-fn status_names_pods_that_lose_packets_with_the_reason_and_advice() {
-    let loss = |pod: Option<PodView>, dropped, packets| LossView {
-        container_id: "fedcba9876543210".into(),
-        ifname: "eth0".into(),
-        pod,
-        dropped,
-        packets,
-        reason: "rate-limit".into(),
-        advice: "Change the limit with `viaductctl limit`.".into(),
-        ..LossView::default()
-    };
-    let mut text = String::new();
-    losses::losses(&mut text, &[loss(web().pod, 653, 870), loss(None, 2, 5)]);
-    insta::assert_snapshot!(text, @r"
-    Losses       - shop/web-0 eth0: 653 of 870 packets dropped in the last minute, mainly rate-limit
-                   Change the limit with `viaductctl limit`.
-                 - fedcba987654 eth0: 2 of 5 packets dropped in the last minute, mainly rate-limit
-                   Change the limit with `viaductctl limit`.
-    ");
 }
 
 #[test]
