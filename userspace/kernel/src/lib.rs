@@ -34,7 +34,7 @@ pub use bpf::flows::FlowReader;
 pub use bpf::pins::remove_pins;
 pub use error::{ObserveError, OpenError, StepError};
 pub use foreign::netfilter::{RuleChanges, RuleReader};
-pub use host::{Host, HostOptions, boot_id, memory};
+pub use host::{Host, HostOptions, boot_id, memory, possible_cpus};
 pub use netlink::monitor::{Change, Changes};
 pub use ports::reservations::raise_file_limit;
 pub use ports::users::{PortInUse, ancestors};

@@ -124,7 +124,7 @@ pub(crate) const MAPS: [PinnedMap; 30] = [
         MapType::Array,
         maps::EPOCHS_OF_FLOWS + maps::SHARDS,
     ),
-    map::<u32, abi::PendingCounters>(maps::NOTED, MapType::PerCpuArray, maps::NOTED_CAPACITY),
+    map::<u32, abi::PendingCounters>(maps::PENDING, MapType::Array, ANY_NUMBER),
 ];
 
 /// Returns whether a pinned map has the shape of the ABI's map of this name.
