@@ -4,9 +4,9 @@ use core::ptr;
 
 use abi::{
     Address, Bucket, ClockEntry, Counters, Datagram, DatagramRing, Dialled, DialledKey, DropCount,
-    Egress, Endpoint, Flow, FragmentKey, HeldFragment, HeldKey, Hostport, HostportKey, Interface,
-    Limit, Network, PendingCounters, Pod, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
-    maps as names,
+    Egress, Endpoint, Events, Flow, FragmentKey, HeldFragment, HeldKey, Hostport, HostportKey,
+    Interface, Limit, Network, PendingCounters, Pod, Settings, Shaped, ShapedSubnetKey, Swept,
+    Tuple, Uplink, maps as names,
 };
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::helpers;
@@ -106,6 +106,9 @@ pub(crate) static SWEPT: Array<Swept> = Array::pinned(1, 0);
 
 #[map]
 pub(crate) static EPOCHS: Array<u64> = Array::pinned(names::EPOCHS_OF_FLOWS + names::SHARDS, 0);
+
+#[map]
+pub(crate) static EVENTS: Array<Events> = Array::pinned(1, 0);
 
 #[map]
 pub(crate) static NOTED: PerCpuArray<PendingCounters> =
