@@ -127,6 +127,7 @@ fn run(options: Options) -> Result<()> {
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
     config.access.sandbox.enter_after_start()?;
+    background::report_events(&config.bpffs);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

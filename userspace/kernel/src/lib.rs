@@ -18,6 +18,7 @@ mod cgroup_coverage;
 mod counters;
 mod entries;
 mod error;
+mod event_reporter;
 mod events;
 mod execute;
 #[cfg(feature = "fake")]
@@ -63,6 +64,7 @@ mod programs;
 mod raw;
 mod removal;
 mod route_answers;
+mod route_watch;
 mod routes;
 mod shaped_subnets;
 mod sockets;
@@ -77,6 +79,7 @@ mod xdp_prefilter;
 mod xtables;
 
 pub use error::{ObserveError, OpenError, StepError};
+pub use event_reporter::EventReporter;
 pub use events::{Change, Changes};
 pub use features::Feature;
 pub use flows::FlowReader;

@@ -8,7 +8,8 @@ use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 
 use crate::{
     addresses, bridge_port, bridge_vlans, events, forwarding, ipsec, ipsec_policies, links,
-    netfilter, netfilter_messages, netfilter_table, netlink, nftables, route_answers, routes,
+    netfilter, netfilter_messages, netfilter_table, netlink, nftables, route_answers, route_watch,
+    routes,
 };
 
 /// Parses bytes as one read of each kind of netlink socket that this crate has: rtnetlink,
@@ -17,6 +18,7 @@ pub fn answers(bytes: &[u8]) {
     routing(bytes);
     bridge_port::fuzz(bytes);
     events::fuzz(bytes);
+    route_watch::fuzz(bytes);
     netfilter::fuzz(bytes);
     rulesets(bytes);
     netfilter_table::fuzz(bytes);
