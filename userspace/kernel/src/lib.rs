@@ -8,91 +8,41 @@
 
 #![deny(unsafe_code)]
 
-mod addresses;
-mod announcement;
-mod batch;
-mod bridge_port;
-mod bridge_vlans;
-mod bytes;
-mod cgroup_coverage;
-mod counters;
-mod entries;
+mod bpf;
 mod error;
-mod event_reporter;
-mod events;
 mod execute;
 #[cfg(feature = "fake")]
 pub mod fake;
-mod features;
-mod filters;
-mod flows;
-mod foreign_tc_programs;
-mod forwarding;
-mod heap;
+mod firewall;
+mod foreign;
 mod host;
 mod host_kernel;
-mod instructions;
-mod ipsec;
-mod ipsec_policies;
-mod limits;
-mod link_changes;
-mod links;
-mod local_route;
-mod names;
-mod neighbour_overflows;
-mod netfilter;
-mod netfilter_messages;
-mod netfilter_table;
 mod netlink;
-mod netns;
-mod nftables;
 mod node_checks;
 mod observe;
-mod older_flows;
-mod pin_migration;
-mod pinned;
-mod pinned_maps;
-mod pins;
 mod pod;
-mod port_reservations;
-mod port_user;
-mod probe_redirect_peer;
-mod program_cache;
-mod program_load;
-mod program_names;
-mod programs;
-mod raw;
-mod removal;
-mod route_answers;
-mod route_watch;
-mod routes;
-mod shaped_subnets;
-mod sockets;
+mod ports;
+mod process;
+mod syscall;
 mod sysctl;
-mod tables;
-mod tcx_fast_path;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod testing;
-mod thread;
-mod tuning;
-mod xdp_prefilter;
-mod xtables;
 
+pub use bpf::cgroup::{NodeCgroup, cgroup_root};
+pub use bpf::features::Feature;
+pub use bpf::flows::FlowReader;
+pub use bpf::pins::remove_pins;
 pub use error::{ObserveError, OpenError, StepError};
-pub use event_reporter::EventReporter;
-pub use events::{Change, Changes};
-pub use features::Feature;
-pub use flows::FlowReader;
-pub use heap::release_free_memory;
-pub use host::{Host, HostOptions, boot_id, memory};
-pub use netfilter::{RuleChanges, RuleReader};
-pub use pins::remove_pins;
-pub use port_reservations::raise_file_limit;
-pub use port_user::{PortInUse, ancestors};
-pub use raw::peer_groups;
-pub use sockets::{NodeCgroup, cgroup_root};
+pub use foreign::netfilter::{RuleChanges, RuleReader};
+pub use host::{Host, HostOptions, boot_id, memory, possible_cpus};
+pub use netlink::event_reporter::EventReporter;
+pub use netlink::monitor::{Change, Changes};
+pub use ports::reservations::raise_file_limit;
+pub use ports::users::{PortInUse, ancestors};
+pub use process::heap::release_free_memory;
+pub use process::thread::ThreadId;
 pub use steps::Process;
-pub use thread::ThreadId;
+pub use syscall::peer_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -130,6 +80,9 @@ pub struct Measured {
     pub pods: BTreeMap<u32, PodCounters>,
     /// Dropped packets and bytes, by reason. Reasons that never occurred are missing.
     pub drops: BTreeMap<abi::DropReason, abi::DropCount>,
+    /// Dropped packets of each pod by reason, by slot; slot 0 is for packets of which no pod is
+    /// known. Reasons that never occurred are missing.
+    pub pod_drops: BTreeMap<u32, BTreeMap<abi::DropReason, u64>>,
     /// Number of entries in the flow table: two for each flow.
     pub flow_entries: u32,
 }
