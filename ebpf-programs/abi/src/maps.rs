@@ -78,6 +78,9 @@ pub const EPOCHS_OF_FLOWS: u32 = 1;
 /// invalidates few cache entries.
 pub const SHARDS: u32 = 256;
 
+/// Event table: array of one [`crate::Events`].
+pub const EVENTS: &str = "EVENTS";
+
 /// Counters of the flow cache that are not yet in the flow table: array of
 /// [`crate::PendingCounters`]. Each CPU has a part of its own, as long as its flow cache, and is
 /// the only one that writes it. The loader sets the capacity.

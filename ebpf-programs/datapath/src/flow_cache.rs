@@ -3,13 +3,13 @@
 use core::ptr;
 
 use abi::maps::{CACHE_CAPACITY_OF_CPU, EPOCH_OF_TABLES, EPOCHS_OF_FLOWS, SHARDS};
-use abi::{PendingCounters, Tuple};
+use abi::{Events, PendingCounters, Tuple};
 use aya_ebpf::helpers;
 use verdict::flow_cache::{CacheEntry, CachePlace, FlowCache, WAYS};
 
 use crate::atomic;
 use crate::kernel::Kernel;
-use crate::maps::{CACHE_TAGS, EPOCHS, FLOW_CACHE, PENDING};
+use crate::maps::{CACHE_TAGS, EPOCHS, EVENTS, FLOW_CACHE, PENDING};
 use crate::pending;
 
 /// Whether the uplink's program is the first that sees leaving packets, so that packet tags reach
@@ -39,7 +39,18 @@ impl FlowCache for Kernel {
 
     #[inline(always)]
     fn epoch_of_tables(&self) -> u64 {
-        epoch(EPOCH_OF_TABLES)
+        // SAFETY: the element exists for as long as the map; the number is read whole.
+        let routes = events(|events| unsafe { ptr::read_volatile(&raw const (*events).routes) });
+        epoch(EPOCH_OF_TABLES).wrapping_add(routes)
+    }
+
+    #[inline(always)]
+    fn routes_valid_for(&self) -> u64 {
+        // SAFETY: as above.
+        let until =
+            events(|events| unsafe { ptr::read_volatile(&raw const (*events).routes_valid_until) });
+        // SAFETY: the helper takes nothing.
+        until.saturating_sub(unsafe { helpers::bpf_ktime_get_coarse_ns() })
     }
 
     #[inline(always)]
@@ -162,6 +173,12 @@ fn epoch(index: u32) -> u64 {
         Some(epoch) => unsafe { ptr::read_volatile(epoch) },
         None => 0,
     }
+}
+
+/// Reads a number of the event table.
+#[inline(always)]
+fn events(read: impl Fn(*const Events) -> u64) -> u64 {
+    EVENTS.get_ptr(0).map_or(0, read)
 }
 
 /// Starts another epoch of a shard for all CPUs.

@@ -4,9 +4,9 @@ use core::ptr;
 
 use abi::{
     Address, Bucket, ClockEntry, Counters, Datagram, DatagramRing, Dialled, DialledKey, DropCount,
-    Egress, Endpoint, Flow, FragmentKey, HeldFragment, HeldKey, Hostport, HostportKey, Interface,
-    Limit, Network, PendingCounters, Pod, PodDrops, Settings, Shaped, ShapedSubnetKey, Swept,
-    Tuple, Uplink, maps as names,
+    Egress, Endpoint, Events, Flow, FragmentKey, HeldFragment, HeldKey, Hostport, HostportKey,
+    Interface, Limit, Network, PendingCounters, Pod, PodDrops, Settings, Shaped, ShapedSubnetKey,
+    Swept, Tuple, Uplink, maps as names,
 };
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::helpers;
@@ -114,6 +114,9 @@ pub(crate) static EPOCHS: Array<u64> = Array::pinned(names::EPOCHS_OF_FLOWS + na
 /// `BPF_F_MMAPABLE` (`include/uapi/linux/bpf.h`): the kernel then aligns the first element to a
 /// page, so that an element of 64 bytes lies in one cache line.
 const ALIGNED: u32 = 1 << 10;
+
+#[map]
+pub(crate) static EVENTS: Array<Events> = Array::pinned(1, ALIGNED);
 
 #[map]
 pub(crate) static PENDING: Array<PendingCounters> = Array::pinned(names::CACHE_CAPACITY, ALIGNED);

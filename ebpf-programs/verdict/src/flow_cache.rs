@@ -7,10 +7,10 @@
 //! never use the cache.
 //!
 //! An entry is valid while the [epoch](FlowCache::epoch) is the one in which it was recorded. The
-//! agent starts another epoch after every change of a table. The programs start another epoch for
-//! the [`shard`] of a flow's tuples when the flow is removed or reopened, or is new between pods.
-//! State that only the kernel has (routes, MTUs) is looked up again after [`MAX_AGE`] at the
-//! latest.
+//! agent starts another epoch after every change of a table, and after the kernel's notification
+//! of a change of a route, link or neighbour. The programs start another epoch for the [`shard`] of
+//! a flow's tuples when the flow is removed or reopened, or is new between pods. State that only
+//! the kernel has is looked up again at the end of the entry's [`lifetime`] at the latest.
 //!
 //! Packets that hit the cache are counted in [`PendingCounters`] beside the entry, and added to the
 //! flow's entry when the cache entry is replaced. The last acknowledgment number goes the same way.
@@ -18,7 +18,7 @@
 use core::ops::Deref;
 
 use abi::maps::SHARDS;
-use abi::{Address, PendingCounters, Tuple};
+use abi::{Address, Events, PendingCounters, Tuple};
 
 use crate::work::Work;
 
@@ -35,8 +35,21 @@ pub(crate) use lookup::{apply_hit, find, find_redirect, record};
 pub use rewrite_template::RewriteTemplate;
 pub(crate) use uplink_handoff::{find_uplink_flow, propagate};
 
-/// Jiffies for which an entry is valid: 10 to 100 milliseconds.
+/// Jiffies for which an entry is valid without an agent that reports changes: 10 to 100
+/// milliseconds.
 pub const MAX_AGE: u64 = 10;
+
+/// Nanoseconds of the longest jiffy, that of a kernel with 100 of them a second.
+const LONGEST_JIFFY: u64 = 10_000_000;
+
+/// Returns the jiffies for which an entry is valid that is recorded now, while changes of routes
+/// and neighbours are reported for another `valid_for` nanoseconds: no longer than that on any
+/// kernel, but [`MAX_AGE`] at least.
+#[inline(always)]
+pub(crate) fn lifetime(valid_for: u64) -> u64 {
+    // Bounded, so that no value in the table makes an entry last.
+    (valid_for.min(Events::VALIDITY) / LONGEST_JIFFY).max(MAX_AGE)
+}
 
 /// Packets per direction that a flow must have had before cache entries are made for it. Many flows
 /// end with fewer. Making an entry costs as much as eight hits save, because the memory it is
@@ -57,8 +70,12 @@ pub trait FlowCache {
     fn cache_threshold(&self) -> u64 {
         CACHE_THRESHOLD
     }
-    /// Returns a number that grows with every change of a table by the agent.
+    /// Returns a number that grows with every change of a table by the agent, and with every change
+    /// of a route, link or neighbour that the agent reports.
     fn epoch_of_tables(&self) -> u64;
+    /// Returns the nanoseconds for which the agent still reports changes of routes, links and
+    /// neighbours; 0 where it does not.
+    fn routes_valid_for(&self) -> u64;
     /// Returns a number that grows with every change of a table that a verdict about tuples of this
     /// [`shard`] may depend on.
     fn epoch(&self, shard: u32) -> u64;
@@ -117,8 +134,8 @@ pub struct CacheEntry {
     pub max_length: u32,
     /// [`FlowCache::epoch`] when the packet was parsed.
     pub epoch: u64,
-    /// [`FlowCache::jiffies`] when the packet was parsed.
-    pub recorded_at: u64,
+    /// [`FlowCache::jiffies`] from which on the entry is invalid.
+    pub expires_at: u64,
     /// The verdict, as its [`crate::Code`].
     pub verdict: u64,
     /// [`shard`] of the packets' tuple.

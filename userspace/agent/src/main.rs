@@ -92,6 +92,7 @@ fn run(options: Options) -> Result<()> {
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
     config.access.sandbox.enter_after_start()?;
+    process::background::report_events(&config.bpffs);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

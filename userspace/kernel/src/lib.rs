@@ -35,6 +35,7 @@ pub use bpf::pins::remove_pins;
 pub use error::{ObserveError, OpenError, StepError};
 pub use foreign::netfilter::{RuleChanges, RuleReader};
 pub use host::{Host, HostOptions, boot_id, memory, possible_cpus};
+pub use netlink::event_reporter::EventReporter;
 pub use netlink::monitor::{Change, Changes};
 pub use ports::reservations::raise_file_limit;
 pub use ports::users::{PortInUse, ancestors};

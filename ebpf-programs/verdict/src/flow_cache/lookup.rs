@@ -5,8 +5,8 @@ use abi::{Direction, DropReason, EndpointFlags, protocol};
 use super::cache_key::{ParsedHeaders, parse_v4, parse_v6};
 use super::uplink_handoff::{SkbTag, clear_skb_tag, propagate};
 use super::{
-    CacheEntry, CacheHit, CacheLookup, CachePlace, FlowCache, MAX_AGE, RewriteTemplate,
-    ScratchProvider, Steps, shard,
+    CacheEntry, CacheHit, CacheLookup, CachePlace, FlowCache, RewriteTemplate, ScratchProvider,
+    Steps, shard,
 };
 use crate::bypass::{self, decrement_hop_limit};
 use crate::node::Node;
@@ -197,7 +197,7 @@ fn is_valid<E: Shaper + FlowCache>(
 ) -> bool {
     parsed.key.matches(&entry.key)
         && entry.epoch == env.epoch(entry.shard)
-        && now.wrapping_sub(entry.recorded_at) < MAX_AGE
+        && now < entry.expires_at
         && parsed.is_within(env, entry.max_length)
 }
 
@@ -384,7 +384,7 @@ fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32) {
     entry.max_length = if redirects { recorder.length } else { u32::MAX };
     entry.steps = recorder.steps;
     entry.epoch = recorder.epoch;
-    entry.recorded_at = recorder.recorded_at;
+    entry.expires_at = recorder.recorded_at + work.rows.lifetime;
     entry.verdict = number;
     entry.hop = work.hop;
     let original = &work.headers.tuple;

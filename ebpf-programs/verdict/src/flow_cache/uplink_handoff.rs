@@ -102,7 +102,7 @@ fn are_of_one_packet(pod_entry: &CacheEntry, uplink_entry: &CacheEntry) -> bool 
         && from.destination == at.destination
 }
 
-/// Merges the uplink's rewrite into the pod-side entry, and keeps the older time of the two.
+/// Merges the uplink's rewrite into the pod-side entry, and keeps the earlier expiry of the two.
 #[inline(always)]
 fn merge_uplink_entry(pod_entry: &mut CacheEntry, uplink_entry: &CacheEntry) {
     pod_entry.verdict = Verdict::Redirect(uplink_entry.key.interface).code();
@@ -110,7 +110,7 @@ fn merge_uplink_entry(pod_entry: &mut CacheEntry, uplink_entry: &CacheEntry) {
     pod_entry.rewrite = uplink_entry.rewrite;
     pod_entry.rewrite.mac_addresses = uplink_entry.key.mac_addresses;
     pod_entry.flow_id = uplink_entry.flow_id;
-    if uplink_entry.recorded_at < pod_entry.recorded_at {
-        pod_entry.recorded_at = uplink_entry.recorded_at;
+    if uplink_entry.expires_at < pod_entry.expires_at {
+        pod_entry.expires_at = uplink_entry.expires_at;
     }
 }

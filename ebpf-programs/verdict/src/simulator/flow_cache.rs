@@ -1,6 +1,7 @@
 //! [`FlowCache`] for the simulator, in ordinary Rust.
 //!
-//! The agent advances the epoch after every change of a map; here a comparison of the tables does.
+//! The agent advances the epoch after every change of a map, and of a route as long as it reports
+//! those; here a comparison of the tables does.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -34,6 +35,8 @@ pub struct Memory {
     pending: BTreeMap<u32, PendingCounters>,
     shards: BTreeMap<u32, u64>,
     epoch: u64,
+    /// Time until which the agent reports changes of routes, by [`World::clock`].
+    pub routes_valid_until: u64,
     /// `skb_tag` of the current packet.
     pub skb_tag: u32,
     /// Whether foreign TC programs run before ours on the uplink's egress.
@@ -130,6 +133,10 @@ impl FlowCache for World {
 
     fn epoch_of_tables(&self) -> u64 {
         self.memory.epoch
+    }
+
+    fn routes_valid_for(&self) -> u64 {
+        self.memory.routes_valid_until.saturating_sub(self.clock)
     }
 
     fn epoch(&self, shard: u32) -> u64 {

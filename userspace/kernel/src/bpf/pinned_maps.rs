@@ -74,7 +74,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI, with their expected shapes.
-pub(crate) const MAPS: [PinnedMap; 30] = [
+pub(crate) const MAPS: [PinnedMap; 31] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::ClockEntry>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
@@ -124,6 +124,7 @@ pub(crate) const MAPS: [PinnedMap; 30] = [
         MapType::Array,
         maps::EPOCHS_OF_FLOWS + maps::SHARDS,
     ),
+    map::<u32, abi::Events>(maps::EVENTS, MapType::Array, 1),
     map::<u32, abi::PendingCounters>(maps::PENDING, MapType::Array, ANY_NUMBER),
 ];
 
