@@ -5,7 +5,7 @@ mod receiver;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abi::{Address, Datagram, DatagramFlags, DropReason, FragmentRange, RING, Share};
+use abi::{Datagram, DatagramFlags, DropReason, FragmentRange, RING, Share};
 use proptest::prelude::*;
 
 use super::LIFE;
