@@ -8,7 +8,7 @@ use abi::protocol;
 
 use self::errors::{
     is_error_about_fragment, is_error_about_reset, is_error_of_bystander, is_error_of_no_flow,
-    is_forged_mtu, is_short_quote, is_source_of_nodes_error,
+    is_forged_mtu, is_short_quote, is_source_of_nodes_error, is_source_of_routers_error,
 };
 use self::unopened::is_beside_unopened;
 use super::case::{Case, is_not_of_its_flow, is_reset};
@@ -30,12 +30,18 @@ pub(super) struct Difference {
 }
 
 /// All allowed differences.
-pub(super) static ALL: [Difference; 19] = [
+pub(super) static ALL: [Difference; 20] = [
     Difference {
         name: "the source of a node's own error",
         reason: "a router reports from its own address",
         ends: false,
         explains: is_source_of_nodes_error,
+    },
+    Difference {
+        name: "the source of a router's error about a moved port",
+        reason: "a router reports from its own address",
+        ends: false,
+        explains: is_source_of_routers_error,
     },
     Difference {
         name: "a mapping that netfilter uses again",
@@ -340,7 +346,8 @@ fn is_used_again(case: &Case<'_>) -> bool {
 
 /// A packet with a wrong checksum is invalid for connection tracking: it is not translated, and
 /// makes no flow. Viaduct translates it, and the checksum stays wrong. By netfilter, a reply to it
-/// opens a flow of the pod, from which later packets of the client get another port.
+/// opens a flow of the pod, from which later packets of the client get another port. A packet to a
+/// pod's own address keeps a port that clashes.
 fn is_corrupt(case: &Case<'_>) -> bool {
     let mut corrupted = case.history.iter().filter(|sent| sent.is_corrupt);
     let Some((flow, way)) = case.flow() else {
@@ -354,12 +361,19 @@ fn is_corrupt(case: &Case<'_>) -> bool {
     };
     let is_moved =
         |it: &&Arrival| it.text.contains("moved port") && case.is_translated(it, flow, way);
-    corrupted.any(|sent| sent.flow == flow)
-        && case.ours.iter().all(|it| case.is_translated(it, flow, way))
+    let has_moved_alone = way == Way::There
+        && case.ours.iter().all(is_moved)
         && case
             .theirs
             .iter()
-            .all(|it| is_not_of_its_flow(it, case) || way == Way::There && is_moved(it))
+            .all(|it| case.is_translated(it, flow, way));
+    corrupted.any(|sent| sent.flow == flow)
+        && case.ours.iter().all(|it| case.is_translated(it, flow, way))
+        && (has_moved_alone
+            || case
+                .theirs
+                .iter()
+                .all(|it| is_not_of_its_flow(it, case) || way == Way::There && is_moved(it)))
 }
 
 /// Netfilter masquerades a flow with the port of another flow's hostport, if no tuple is equal.

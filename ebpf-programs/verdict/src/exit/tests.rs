@@ -5,8 +5,8 @@ use abi::{DropReason, Mac, PrefixClass, SettingsFlags};
 use crate::bypass::tests::{UPLINK, open_node};
 use crate::outcome::Verdict;
 use crate::simulator::example::{
-    BRIDGE, FAMILIES, INTERFACE, OTHER_INTERFACE, bridge_mac, gateway, mac, no_pod, node, other_mac,
-    other_pod, pod, remote,
+    BRIDGE, FAMILIES, INTERFACE, OTHER_INTERFACE, bridge_mac, gateway, mac, no_pod, node,
+    other_mac, other_pod, pod, remote,
 };
 use crate::simulator::frame::{Body, Frame, flag};
 use crate::simulator::{Place, Simulator, World};

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use abi::{Datagram, DatagramFlags, DropReason, FragmentRange, RING, Share};
 use proptest::prelude::*;
 
+use self::receiver::{parse, reassemble, received, whole};
 use super::LIFE;
 use super::range::add_range;
-use self::receiver::{parse, reassemble, received, whole};
 use crate::outcome::Verdict;
 use crate::simulator::example::{
     FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, POD_PORT, bridge_mac, mac, node, other_mac,
