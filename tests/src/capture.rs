@@ -136,9 +136,9 @@ pub struct FrameSender {
 }
 
 impl FrameSender {
-    /// Opens a socket that sends on `link` of `machine`, packets of the family of `neighbour`, which
-    /// must be reachable by that link. The kernel sends packets of other families as well, but
-    /// looks for their transport header in the wrong place.
+    /// Opens a socket that sends on `link` of `machine`, packets of the family of `neighbour`,
+    /// which must be reachable by that link. The kernel sends packets of other families as well,
+    /// but looks for their transport header in the wrong place.
     pub fn new(machine: &Machine, link: &str, neighbour: IpAddr) -> Result<Self> {
         let (socket, index) = machine
             .run(|| {

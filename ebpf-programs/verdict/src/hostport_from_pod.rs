@@ -269,8 +269,8 @@ pub(crate) fn address_to_bridge<E: Packet + Node>(env: &mut E, work: &Work) -> D
 }
 
 /// Returns whether a packet fits the link `to` of the receiving pod, of which the sender's may have
-/// another MTU. All fragments of a packet take the same path, whatever their length: connection tracking
-/// reassembles them on the way through the stack.
+/// another MTU. All fragments of a packet take the same path, whatever their length: connection
+/// tracking reassembles them on the way through the stack.
 #[inline(always)]
 pub(crate) fn fits<E: Packet + Node + Shaper>(env: &E, work: &mut Work, to: u32) -> bool {
     (work.headers.fragment == Fragment::Whole || env.mtu(work.interface) <= env.mtu(to))

@@ -66,7 +66,7 @@ pub(crate) fn hold<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Wor
     true
 }
 
-/// Drops the fragment that is held in [`FragmentWork::place`], and counts that.
+/// Drops the fragment that is held in [`super::FragmentWork::place`], and counts that.
 #[inline(always)]
 fn drop_held<E: Node + FragmentStore>(env: &mut E, work: &mut Work) {
     let Some(held) = env.held(&work.fragment.place) else {

@@ -34,8 +34,8 @@ pub(super) fn parse(frame: &[u8]) -> (Key, usize, bool, Vec<u8>) {
 /// A datagram: source, destination, and what follows the IP header.
 pub(super) type Whole = (Vec<u8>, Vec<u8>, Vec<u8>);
 
-/// Reassembles fragments as Linux does: it keeps the first copy of each byte, and forgets a datagram
-/// once it is complete. Returns the complete datagrams in the order of their ends.
+/// Reassembles fragments as Linux does: it keeps the first copy of each byte, and forgets a
+/// datagram once it is complete. Returns the complete datagrams in the order of their ends.
 ///
 /// # Panics
 /// If two fragments of a datagram have different bytes in one place: datagrams were mixed.
