@@ -30,7 +30,7 @@ mod swept;
 mod uplink;
 
 pub use address::{Address, Family, Mac, Port};
-pub use counter::{Counters, Direction, DropCount};
+pub use counter::{Counters, Direction, DropCount, PodDropCount, PodDrops};
 pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
 pub use egress::Egress;
 pub use flow::{ClockEntry, Flow, FlowFlags, PendingCounters, Seen, Tuple};

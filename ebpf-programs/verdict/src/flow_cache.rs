@@ -22,13 +22,15 @@ use abi::{Address, PendingCounters, Tuple};
 
 use crate::work::Work;
 
+mod bucket;
 mod cache_key;
 mod lookup;
 mod rewrite_template;
 mod uplink_handoff;
 
+pub use bucket::{CachePlace, WAYS};
 pub use cache_key::CacheKey;
-pub(crate) use cache_key::index_of_tuple;
+pub(crate) use cache_key::place_of_tuple;
 pub(crate) use lookup::{apply_hit, find, find_redirect, record};
 pub use rewrite_template::RewriteTemplate;
 pub(crate) use uplink_handoff::{find_uplink_flow, propagate};
@@ -60,14 +62,17 @@ pub trait FlowCache {
     /// Returns a number that grows with every change of a table that a verdict about tuples of this
     /// [`shard`] may depend on.
     fn epoch(&self, shard: u32) -> u64;
-    /// Returns the tag of the entry at this index, 0 where there is none. The tag is a few bits of
-    /// the entry's [`CacheKey`]: the entry itself, which may be in no CPU cache, is read only where
-    /// the tag matches.
-    fn tag(&self, index: u32) -> u8;
+    /// Returns the number of entries of each CPU, a power of two.
+    fn cache_capacity(&self) -> u32;
+    /// Returns the index of this CPU's first entry.
+    fn first_cache_index(&self) -> u32;
+    /// Returns the tags of the bucket whose first entry has this index, 16 bits each, 0 where there
+    /// is no entry. An entry, which may be in no CPU cache, is read only where its tag is the key's.
+    fn cache_tags(&self, bucket: u32) -> u64;
     /// Returns the entry at this index.
     fn cache_entry(&self, index: u32) -> Option<Self::EntryRef>;
     /// Replaces the entry at this index, and its tag.
-    fn store_cache_entry(&mut self, index: u32, tag: u8, entry: &CacheEntry);
+    fn store_cache_entry(&mut self, index: u32, place: CachePlace, entry: &CacheEntry);
     /// Returns the packets that hit the entry at this index and are not yet in the flow table.
     fn pending_counters(&self, index: u32) -> Option<&PendingCounters>;
     /// Counts a packet for the entry at this index, and stores its acknowledgment number (TCP).
@@ -75,8 +80,9 @@ pub trait FlowCache {
     /// id.
     fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32, acknowledgment: u32) -> bool;
     /// Returns the least distance of `sequence` from an acknowledgment number that any CPU has
-    /// stored at this index for the flow with this id; [`u32::MAX`] where there is none.
-    fn pending_distance(&mut self, index: u32, flow_id: u32, sequence: u32) -> u32;
+    /// stored in this bucket for the flow with this id; [`u32::MAX`] where there is none. `bucket`
+    /// is the index of its first entry among those of each CPU.
+    fn pending_distance(&mut self, bucket: u32, flow_id: u32, sequence: u32) -> u32;
     /// Resets the pending counters at this index to zero, for the flow with this key and id.
     fn reset_pending(&mut self, index: u32, key: &Tuple, flow_id: u32);
     /// Returns whether `from_pod` may hand packets over to the uplink's program by
@@ -99,8 +105,9 @@ pub const fn shard(tuple: &Tuple) -> u32 {
 }
 
 /// How packets with one key end. The fields that most packets need lie side by side.
+/// Three cache lines, of which the last is read for packets that are rewritten.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct CacheEntry {
     /// The packets that the entry is for.
     pub key: CacheKey,
@@ -130,6 +137,8 @@ pub struct CacheEntry {
     /// Next hop of [`crate::Verdict::RedirectNeigh`], from [`crate::Work::hop`].
     pub hop: Address,
 }
+
+const _: () = assert!(size_of::<CacheEntry>() == 192);
 
 /// Result of a cache lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,6 +41,7 @@ use crate::process::service_manager;
 use crate::process::start::{self, Features};
 use crate::process::uninstall::{self, InstalledFiles};
 use crate::telemetry::log;
+use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::rates::RateSampler;
 
@@ -113,6 +114,7 @@ fn run(options: Options) -> Result<()> {
         events: Arc::default(),
         metrics: Metrics::default(),
         rate_sampler: RateSampler::default(),
+        losses: Losses::default(),
         lifecycle: Lifecycle::new(Reload::new(options, config, log_level)),
     };
     let gone = Arc::clone(&app.lifecycle.uninstalled);

@@ -34,7 +34,7 @@ pub use bpf::flows::FlowReader;
 pub use bpf::pins::remove_pins;
 pub use error::{ObserveError, OpenError, StepError};
 pub use foreign::netfilter::{RuleChanges, RuleReader};
-pub use host::{Host, HostOptions, boot_id, memory};
+pub use host::{Host, HostOptions, boot_id, memory, possible_cpus};
 pub use netlink::monitor::{Change, Changes};
 pub use ports::reservations::raise_file_limit;
 pub use ports::users::{PortInUse, ancestors};
@@ -97,6 +97,9 @@ pub struct Measured {
     pub pods: BTreeMap<u32, PodCounters>,
     /// Dropped packets and bytes, by reason. Reasons that never occurred are missing.
     pub drops: BTreeMap<abi::DropReason, abi::DropCount>,
+    /// Dropped packets of each pod by reason, by slot; slot 0 is for packets of which no pod is
+    /// known. Reasons that never occurred are missing.
+    pub pod_drops: BTreeMap<u32, BTreeMap<abi::DropReason, u64>>,
     /// Number of entries in the flow table: two for each flow.
     pub flow_entries: u32,
 }

@@ -70,7 +70,7 @@ pub use complete::{plan_complete, with_addresses};
 pub use container_link::{ContainerLinks, Overlap};
 pub use declared_networks::{DeclaredNetworks, InvalidNamePattern, NamePattern};
 pub use detach::plan_detach;
-pub use flow_capacity::{flow_entries, flow_quota};
+pub use flow_capacity::{cache_entries, flow_entries, flow_quota};
 pub use forwarding::{
     DefaultState, DroppingDefault, ForwardingIntent, ForwardingMode, ForwardingPlan, PodSources,
     Probe, accept_rules, plan_forwarding, plan_forwarding_removal,

@@ -85,8 +85,8 @@ pub(crate) fn propagate<E: Node + FlowCache>(env: &mut E, work: &mut Work, index
     flush_counters(env, at, work.recorder.flow_id);
     let tuple = work.cache_entry.key.tuple();
     env.reset_pending(at, &tuple, work.cache_entry.flow_id);
-    let (_, tag) = work.cache_entry.key.slot();
-    env.store_cache_entry(at, tag, &work.cache_entry);
+    let place = work.cache_entry.key.place();
+    env.store_cache_entry(at, place, &work.cache_entry);
 }
 
 /// Returns whether both entries are from the same packet. A change in between needs no check: the

@@ -81,11 +81,13 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         Some(entries) => entries,
         None => planner::flow_entries(kernel::memory().context("cannot read the memory size")?),
     };
+    let cpus = kernel::possible_cpus().context("cannot count the CPUs")?;
     let mut host = Host::open(&HostOptions {
         cgroup,
         bpffs: config.bpffs.clone(),
         object: bpf_object::find(config.datapath_object.clone())?,
         flow_entries,
+        cache_entries: planner::cache_entries(flow_entries, cpus),
     })?;
     for (hook, reason) in host.unavailable() {
         let lost = if *hook == steps::SocketHook::Pace {

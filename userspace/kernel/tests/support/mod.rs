@@ -91,6 +91,7 @@ impl Node {
             object: object(),
             cgroup: None,
             flow_entries: abi::maps::FLOWS_CAPACITY,
+            cache_entries: abi::maps::CACHE_CAPACITY_OF_CPU,
         }
     }
 
