@@ -91,8 +91,8 @@ fn processes_outside_of_the_cgroup_reach_hostports() -> Result<()> {
         return Ok(());
     };
     let (_pod, _server) = published(&sandbox, &Mapping::both(HOSTPORT, PORT))?;
-    // Connections are not tracked for nothing. On a slow machine a command of the test may have been
-    // outside for long enough to count.
+    // Connections are not tracked for nothing. On a slow machine a command of the test may have
+    // been outside for long enough to count.
     await_chain(&sandbox, false)?;
     let outside = Process::start(&sandbox.node, &["sleep", "1000"])?;
     await_chain(&sandbox, true)?;
