@@ -33,7 +33,7 @@ const DEFAULT_NETWORK: &str = "default";
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(
     name = "viaductd",
-    version = crate::version::VERSION,
+    version = crate::version::LINE.as_str(),
     about = "Viaduct's node agent: container bridge networking in eBPF"
 )]
 #[expect(

@@ -18,14 +18,15 @@ use planner::DefaultState;
 use steps::PodSide;
 
 use crate::rates::Rates;
-use crate::version::VERSION;
+use crate::version::BUILD;
 use crate::{limits, sandbox};
 
 /// Returns the versions of the agent and of its interfaces.
 fn version() -> Version {
     Version {
-        agent: VERSION.to_owned(),
-        abi: abi::ABI_VERSION,
+        agent: BUILD.version.to_owned(),
+        commit: BUILD.commit().unwrap_or_default().to_owned(),
+        abi: BUILD.abi,
         api: api::VERSION.to_owned(),
         cni: cni::Version::ALL
             .map(|version| version.to_string())
