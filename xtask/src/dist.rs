@@ -26,7 +26,7 @@ const SAMPLES: [(&str, &str); 4] = [
 ];
 
 /// Other names of the plugin: executed by one of them, it is that plugin.
-const PLUGIN_NAMES: [&str; 7] = [
+pub(crate) const PLUGIN_NAMES: [&str; 7] = [
     "bridge",
     "host-local",
     "portmap",

@@ -25,6 +25,7 @@ mod differential;
 mod dist;
 mod fuzz;
 mod metadata;
+mod package;
 mod privilege;
 mod programs;
 mod progress;
@@ -90,6 +91,8 @@ enum Verb {
     Deny(deny::Args),
     /// Lay out the files of an installation under target/dist
     Dist(dist::Args),
+    /// Build packages for Debian and Fedora, a tarball and checksums under target/package
+    Package(package::Args),
     /// Run all checks that must pass before a change is merged
     Ci,
 }
@@ -122,6 +125,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Tidy(args) => tidy::run(&args),
         Verb::Deny(args) => deny::run(&args),
         Verb::Dist(args) => dist::run(args),
+        Verb::Package(args) => package::run(&args),
         Verb::Ci => ci::run(),
     }
 }

@@ -79,6 +79,12 @@ pub(crate) fn ensure_fuzzing() -> Result<()> {
     Apt::new(&steps).install("compile libFuzzer", &["g++"])
 }
 
+/// Installs the tools that write packages.
+pub(crate) fn ensure_packaging() -> Result<()> {
+    let steps = Steps::new(Voice::QuietIfDone);
+    programs::ensure_packaging(&mut Apt::new(&steps))
+}
+
 /// Installs what guests of `vm` need in addition.
 pub(crate) fn ensure_guests(steps: &Steps) -> Result<()> {
     programs::ensure_guests(&mut Apt::new(steps))

@@ -1,14 +1,21 @@
-//! What identifies the sources of a build: the commit. Builds of equal sources are equal, so
+//! What identifies the sources of a build: commit and time. Builds of equal sources are equal, so
 //! nothing else of the checkout or the machine enters one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context as _, Result};
 
 use crate::{command, project};
 
 /// Environment variable with the commit, for sources without a repository. The programs read it at
 /// build time.
 pub(crate) const COMMIT: &str = "VIADUCT_COMMIT";
+
+/// Environment variable with the time of the sources, in seconds since 1970
+/// (<https://reproducible-builds.org/specs/source-date-epoch/>).
+pub(crate) const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
 /// Directory that stands for the sources of dependencies in messages of a build.
 const DEPENDENCIES: &str = "/cargo";
@@ -26,6 +33,27 @@ pub(crate) fn commit() -> Option<String> {
     }
     let describe = ["describe", "--always", "--dirty", "--abbrev=12"];
     git(&[&describe[..], &["--exclude=*"]].concat())
+}
+
+/// Returns the time of the sources in seconds since 1970: [`EPOCH`] if it is set, else that of the
+/// commit, else that at which the change log was written.
+pub(crate) fn epoch() -> Result<u64> {
+    let time = match given(EPOCH) {
+        Some(given) => Some(given),
+        None if given(COMMIT).is_none() && commit().is_some() => {
+            git(&["log", "-1", "--format=%ct"])
+        }
+        None => None,
+    };
+    if let Some(time) = time {
+        let parsed = time.parse();
+        return parsed.with_context(|| format!("{EPOCH}: {time:?} is no number of seconds"));
+    }
+    let written = project::root()
+        .join("CHANGELOG.md")
+        .metadata()?
+        .modified()?;
+    Ok(written.duration_since(UNIX_EPOCH)?.as_secs())
 }
 
 /// Returns the compiler flags that replace the paths of this machine in the programs.
@@ -81,5 +109,10 @@ mod tests {
         );
         let dependencies = |it: &&String| it.ends_with("=/cargo");
         assert!(flags.iter().any(|it| dependencies(&it)), "{flags:?}");
+    }
+
+    #[test]
+    fn the_time_of_the_sources_is_after_their_first_commit() {
+        assert!(epoch().unwrap() > 1_700_000_000);
     }
 }

@@ -58,6 +58,9 @@ pub(crate) struct Options {
     /// Print a configuration file with every key and its default, and exit
     #[arg(long)]
     pub(crate) sample_config: bool,
+    /// Validate the configuration and exit; with status 1 and the reason if it is invalid
+    #[arg(long, conflicts_with_all = ["uninstall", "sample_config"])]
+    pub(crate) check_config: bool,
     #[command(flatten)]
     keys: Keys,
 }

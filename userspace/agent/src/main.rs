@@ -103,7 +103,11 @@ fn run(options: Options) -> Result<()> {
         return print(&config::sample());
     }
     let config = Config::load(options.clone())?;
-    let log_level = telemetry::start(telemetry::parse_filter(&config.log_level)?);
+    let log_filter = telemetry::parse_filter(&config.log_level)?;
+    if options.check_config {
+        return print("the configuration is valid\n");
+    }
+    let log_level = telemetry::start(log_filter);
     let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;
     // Before records and pins are opened: two agents that write would undo each other's work.
