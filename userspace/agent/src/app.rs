@@ -7,18 +7,18 @@ use engine::Handle;
 use kernel::RuleReader;
 use planner::DeclaredNetworks;
 
-use crate::answers::AnswerMemory;
-use crate::body::RequestMemory;
-use crate::events::Events;
-use crate::flows::FlowSource;
-use crate::foreign_files::FileAccess;
-use crate::installation::Installation;
-use crate::lifecycle::Lifecycle;
-use crate::metrics::Metrics;
-use crate::rates::RateSampler;
-use crate::spool::SpoolReplay;
-use crate::start::Features;
-use crate::uninstall::InstalledFiles;
+use crate::cni::foreign_files::FileAccess;
+use crate::cni::spool::SpoolReplay;
+use crate::http::answers::AnswerMemory;
+use crate::http::body::RequestMemory;
+use crate::http::flows::FlowSource;
+use crate::process::installation::Installation;
+use crate::process::lifecycle::Lifecycle;
+use crate::process::start::Features;
+use crate::process::uninstall::InstalledFiles;
+use crate::telemetry::events::Events;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::rates::RateSampler;
 
 /// State that all request handlers share.
 #[derive(Debug)]

@@ -15,14 +15,18 @@ use model::{
 use planner::{BypassMode, DeclaredNetworks, ForwardingMode, ShaperMode, XdpPrefilterMode};
 use serde::Deserialize;
 
-use crate::cni_files::Directories;
-use crate::{limit_keys, pod_cidrs, telemetry};
+use crate::cni::file_watch::Directories;
+use crate::telemetry::log;
 use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
 
 pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 
 mod file;
+mod limit_keys;
 mod merge;
+pub(crate) mod pod_cidr_file;
+pub(crate) mod pod_cidrs;
+pub(crate) mod reload;
 mod reload_rules;
 mod values;
 
@@ -424,7 +428,7 @@ fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
 /// Validates a log level, with its key in the error.
 fn log_level(text: Option<String>) -> Result<String> {
     let text = text.unwrap_or_else(|| "info".to_owned());
-    telemetry::parse_filter(&text).map_err(|error| anyhow!("log-level: {error}"))?;
+    log::parse_filter(&text).map_err(|error| anyhow!("log-level: {error}"))?;
     Ok(text)
 }
 

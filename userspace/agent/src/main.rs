@@ -4,53 +4,14 @@
 
 #![forbid(unsafe_code)]
 
-mod allowlist;
-mod answers;
 mod app;
-mod background;
-mod body;
-mod chained;
 mod clock;
-mod cni_files;
+mod cni;
 mod config;
-mod connections;
-mod datapath;
-mod declared_networks;
-mod events;
-mod failure;
-mod flows;
-mod foreign_files;
-mod garbage_collection;
-mod installation;
-mod instance_lock;
-mod leases;
-mod lifecycle;
-mod limit_keys;
-mod limits;
-mod metrics;
-mod pod_cidr_file;
-mod pod_cidrs;
-mod ports_view;
-mod rates;
-mod readiness;
-mod refused_flows;
-mod reload;
-mod replay;
-mod requests;
-mod routes;
-mod sandbox;
-mod server;
-mod service_manager;
-mod socket;
-mod spool;
-mod start;
-mod stuck_engine;
+mod http;
+mod process;
 mod telemetry;
-mod tuning_backup;
-mod uninstall;
 mod version;
-mod view;
-mod write_timeout;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -64,35 +25,38 @@ use api::Spool;
 use clap::Parser;
 use kernel::RuleReader;
 
-use crate::answers::AnswerMemory;
 use crate::app::App;
-use crate::body::RequestMemory;
+use crate::cni::foreign_files::FileAccess;
+use crate::cni::spool::SpoolReplay;
 use crate::config::{Config, Options};
-use crate::flows::FlowSource;
-use crate::foreign_files::FileAccess;
-use crate::installation::Installation;
-use crate::instance_lock::InstanceLock;
-use crate::lifecycle::{Lifecycle, Reload};
-use crate::metrics::Metrics;
-use crate::server::{Listeners, WatchedFiles};
-use crate::socket::{ListenAddress, ReadOnlyListener};
-use crate::spool::SpoolReplay;
-use crate::start::Features;
-use crate::uninstall::InstalledFiles;
+use crate::http::answers::AnswerMemory;
+use crate::http::body::RequestMemory;
+use crate::http::flows::FlowSource;
+use crate::http::server::{self, Listeners, WatchedFiles};
+use crate::http::socket::{ListenAddress, ReadOnlyListener};
+use crate::process::installation::Installation;
+use crate::process::instance_lock::InstanceLock;
+use crate::process::lifecycle::{Lifecycle, Reload};
+use crate::process::service_manager;
+use crate::process::start::{self, Features};
+use crate::process::uninstall::{self, InstalledFiles};
+use crate::telemetry::log;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::rates::RateSampler;
 
 /// Time that threads with file accesses get to finish when the agent stops.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
-    telemetry::abort_on_panic();
+    log::abort_on_panic();
     let options = match Options::try_parse() {
         Ok(options) => options,
-        Err(error) => return telemetry::print_usage_error(&error),
+        Err(error) => return log::print_usage_error(&error),
     };
     match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            telemetry::log_fatal(&error);
+            log::log_fatal(&error);
             ExitCode::FAILURE
         }
     }
@@ -103,11 +67,11 @@ fn run(options: Options) -> Result<()> {
         return print(&config::sample());
     }
     let config = Config::load(options.clone())?;
-    let log_filter = telemetry::parse_filter(&config.log_level)?;
+    let log_filter = log::parse_filter(&config.log_level)?;
     if options.check_config {
         return print("the configuration is valid\n");
     }
-    let log_level = telemetry::start(log_filter);
+    let log_level = log::start(log_filter);
     let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;
     // Before records and pins are opened: two agents that write would undo each other's work.
@@ -152,7 +116,7 @@ fn run(options: Options) -> Result<()> {
         installation: Installation::of(&config),
         events: Arc::default(),
         metrics: Metrics::default(),
-        rate_sampler: rates::RateSampler::default(),
+        rate_sampler: RateSampler::default(),
         lifecycle: Lifecycle::new(Reload::new(options, config, log_level)),
     };
     let gone = Arc::clone(&app.lifecycle.uninstalled);

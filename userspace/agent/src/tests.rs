@@ -23,16 +23,16 @@ use steps::FlowTable;
 use store::Store;
 use tempfile::TempDir;
 
-use crate::answers::AnswerMemory;
 use crate::app::App;
-use crate::body::RequestMemory;
+use crate::cni::foreign_files::FileAccess;
+use crate::cni::spool::SpoolReplay;
 use crate::config::{Config, Options};
-use crate::flows::FlowSource;
-use crate::foreign_files::FileAccess;
-use crate::spool::SpoolReplay;
-use crate::start::Features;
-use crate::uninstall::InstalledFiles;
-use crate::{connections, routes};
+use crate::http::answers::AnswerMemory;
+use crate::http::body::RequestMemory;
+use crate::http::flows::FlowSource;
+use crate::http::{connections, routes};
+use crate::process::start::Features;
+use crate::process::uninstall::InstalledFiles;
 
 /// An agent on a fake kernel, configured by the command line `flags`.
 struct Agent {
@@ -142,11 +142,11 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         features: Features::default(),
         replay: SpoolReplay::of(Spool::for_socket(&socket)),
         installed_files: InstalledFiles::of(config),
-        installation: crate::installation::Installation::of(config),
+        installation: crate::process::installation::Installation::of(config),
         events: Arc::default(),
-        metrics: crate::metrics::Metrics::default(),
-        rate_sampler: crate::rates::RateSampler::default(),
-        lifecycle: crate::lifecycle::Lifecycle::default(),
+        metrics: crate::telemetry::metrics::Metrics::default(),
+        rate_sampler: crate::telemetry::rates::RateSampler::default(),
+        lifecycle: crate::process::lifecycle::Lifecycle::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

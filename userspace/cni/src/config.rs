@@ -2,14 +2,23 @@
 //!
 //! It is independent of the agent's default network: [`crate::network`] combines the two.
 
+pub(crate) mod bandwidth;
+pub(crate) mod bridge_keys;
+pub(crate) mod dns;
+pub(crate) mod ipam;
+pub(crate) mod ranges;
+pub(crate) mod static_ipam;
+pub(crate) mod tuning;
+pub(crate) mod unsupported;
+
 use std::path::PathBuf;
 
 use model::{IfName, NetworkName};
 use serde_json::{Map, Value};
 
-use crate::dns::Dns;
+use crate::config::dns::Dns;
 use crate::json::{self, Object};
-use crate::{BridgeKeys, Error, Ipam, Version, unsupported};
+use crate::{BridgeKeys, Error, Ipam, Version};
 
 /// Types of `ipam` that Viaduct implements itself.
 const OURS: [&str; 2] = ["host-local", "static"];

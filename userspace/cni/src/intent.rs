@@ -11,7 +11,7 @@ use model::{
     RangeSet, Requested,
 };
 
-use crate::static_ipam::{self, StaticAddress};
+use crate::config::static_ipam::{self, StaticAddress};
 use crate::{AddRequest, AddressSource, BridgeKeys, Config, Error, StatusRequest, Version};
 
 /// Default of `bridge` for a network that the configuration declares, as in the bridge plugin.

@@ -3,6 +3,11 @@
 //! This is the runtime's side of the protocol, for delegates and for operators; the rules are
 //! libcni's. Reading files and executing plugins is left to the caller.
 
+pub(crate) mod cache;
+pub(crate) mod delegates;
+pub(crate) mod installation;
+pub(crate) mod selection;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 

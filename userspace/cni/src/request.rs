@@ -3,20 +3,25 @@
 //! There is one type per command, with the fields that this command needs. Whether the attachment
 //! exists is the agent's knowledge, not this module's.
 
+pub(crate) mod chain;
+pub(crate) mod check_version;
+pub(crate) mod environment;
+pub(crate) mod gc;
+pub(crate) mod ipam_request;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::{AttachmentKey, ContainerId, IfName, NetnsPath, NetworkName};
 
-use crate::args::Args;
-use crate::check_version::check_version;
 use crate::config::{Config, Header};
-use crate::environment::{Command, Environment, variable};
-use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
-use crate::{
-    ChainedRequest, Error, ForeignLease, Plugin, PluginResult, PrevResult, RuntimeArgs, selection,
-};
+use crate::list::selection;
+use crate::request::check_version::check_version;
+use crate::request::environment::{Command, Environment, variable};
+use crate::request::gc::{ValidAttachment, valid_attachments};
+use crate::runtime::args::Args;
+use crate::{ChainedRequest, Error, ForeignLease, Plugin, PluginResult, PrevResult, RuntimeArgs};
 
 /// A well-formed request. VERSION has no variant: it reads no configuration, see
 /// [`crate::version_report`].

@@ -4,17 +4,21 @@
 //! For addresses this applies per family: nerdctl requests the IPv4 address in `CNI_ARGS` and the
 //! IPv6 one in `runtimeConfig`.
 
+pub(crate) mod annotation;
+pub(crate) mod args;
+pub(crate) mod port_mapping;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{InterfaceAddress, Mac, PodName, PortMapping, RangeSet};
 
 use crate::Error;
-use crate::args::Args;
-use crate::bandwidth::{self, RequestedLimits};
+use crate::config::bandwidth::{self, RequestedLimits};
+use crate::config::ranges::{range_set, single_range};
 use crate::json::Object;
-use crate::port_mapping::port_mapping;
-use crate::ranges::{range_set, single_range};
+use crate::runtime::args::Args;
+use crate::runtime::port_mapping::port_mapping;
 use crate::values::{CAPABILITY, RequestedAddress, parse_mac, parse_requested_address};
 
 /// The settings that a runtime passes for one attachment.

@@ -10,12 +10,12 @@ use steps::{
     SysctlKey, XdpPrefilterStep,
 };
 
+use crate::bpf::{entries, tcx_fast_path};
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
-use crate::{
-    addresses, announcement, bridge_vlans, entries, filters, link_changes, pod, sysctl,
-    tcx_fast_path, tuning,
-};
+use crate::netlink::{addresses, bridge_vlans, clsact, link_changes};
+use crate::pod::{announcement, interface, tuning};
+use crate::sysctl;
 
 pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     let netlink = &mut host.netlink;
@@ -26,8 +26,8 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::Vlan(step) => bridge_vlans::execute(netlink, step),
         Step::SetMac { link, mac } => set_mac(host, link, *mac),
         Step::SetMtu { link, mtu } => link_changes::set_mtu(netlink, link, *mtu),
-        Step::SetPodMtu { netns, ifname, mtu } => pod::set_mtu(netns, ifname, *mtu),
-        Step::SetLoopback { netns, up } => pod::set_loopback(netns, *up),
+        Step::SetPodMtu { netns, ifname, mtu } => interface::set_mtu(netns, ifname, *mtu),
+        Step::SetLoopback { netns, up } => interface::set_loopback(netns, *up),
         Step::TunePod {
             netns,
             ifname,
@@ -46,8 +46,8 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             hairpin,
             options,
         } => link_changes::join_bridge(netlink, link, bridge, *hairpin, options),
-        Step::SetUpPod(spec) => pod::set_up(spec),
-        Step::AwaitAddresses { netns, ifname } => pod::await_addresses(netns, ifname),
+        Step::SetUpPod(spec) => interface::set_up(spec),
+        Step::AwaitAddresses { netns, ifname } => interface::await_addresses(netns, ifname),
         Step::Announce(announcement) => {
             announcement::announce(announcement);
             Ok(())
@@ -193,7 +193,7 @@ fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
     if filters.is_empty() {
         return Ok(());
     }
-    let attached = filters::attach(&mut host.netlink, index, &filters);
+    let attached = clsact::attach(&mut host.netlink, index, &filters);
     attached
         .attempt(call)
         .inspect_err(|_| detach_again(host, index, &made))
@@ -276,5 +276,5 @@ fn detach_one(host: &mut Host, link: &IfName, index: u32, hook: Hook) -> io::Res
     if !hook.is_of_pods() {
         host.programs.detach(index, hook)?;
     }
-    filters::detach(&mut host.netlink, index, hook)
+    clsact::detach(&mut host.netlink, index, hook)
 }

@@ -6,21 +6,24 @@ use std::path::PathBuf;
 use model::Mac;
 use steps::SocketHook;
 
+use crate::Feature;
+use crate::bpf::cgroup::{NodeCgroup, Sockets};
+use crate::bpf::features::Probed;
+use crate::bpf::pins::Pins;
+use crate::bpf::program_cache::ProgramCache;
+use crate::bpf::programs::{Programs, constants, load};
+use crate::bpf::tables::Tables;
+use crate::bpf::xdp_prefilter::XdpPrefilters;
 use crate::error::{Attempt as _, OpenError};
-use crate::features::Probed;
-use crate::forwarding::FilterTables;
-use crate::names::Names;
-use crate::neighbour_overflows::NeighbourOverflows;
-use crate::netfilter_table::Netfilter;
-use crate::netlink::Netlink;
-use crate::pins::Pins;
-use crate::port_reservations::PortReservationSockets;
-use crate::program_cache::ProgramCache;
-use crate::programs::{Programs, constants, load};
-use crate::sockets::{NodeCgroup, Sockets};
-use crate::tables::Tables;
-use crate::xdp_prefilter::XdpPrefilters;
-use crate::{Feature, heap, links, raw};
+use crate::firewall::forwarding::FilterTables;
+use crate::firewall::hostport_table::Netfilter;
+use crate::netlink::ifindex::Names;
+use crate::netlink::links;
+use crate::netlink::socket::Netlink;
+use crate::node_checks::neighbour_overflows::NeighbourOverflows;
+use crate::ports::reservations::PortReservationSockets;
+use crate::process::heap;
+use crate::syscall;
 
 /// Options of [`Host::open`].
 #[derive(Clone, Debug)]
@@ -85,7 +88,7 @@ impl Host {
         let cache = ProgramCache::new(&pins, &object, &constants);
         let mut programs = Programs::load(loaded, &pins, &cache)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_ref())?;
-        let cookie = raw::netns_cookie()
+        let cookie = syscall::netns_cookie()
             .attempt(|| "read the cookie of the network namespace".to_owned())?;
         let names = Names::open().attempt(|| "open a socket for interface names".to_owned())?;
         let mut tables = Tables::take(programs.object(), cookie, names)?;

@@ -5,8 +5,9 @@ use abi::Counters;
 use std::collections::{BTreeMap, BTreeSet};
 use steps::{Observed, Scope, Step};
 
+use crate::bpf::counters;
 use crate::host::Host;
-use crate::{Kernel, Measured, ObserveError, StepError, counters, execute, observe};
+use crate::{Kernel, Measured, ObserveError, StepError, execute, observe};
 
 impl Kernel for Host {
     fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {

@@ -1,17 +1,21 @@
 //! Observes what `planner::conditions` decides from: routes of sample packets, IPsec policies,
 //! the coverage of the cgroup, and limits of the node and of this process.
 
+pub(crate) mod neighbour_overflows;
+
 use std::{fs, io};
 
 use nix::sys::resource::{Resource, getrlimit};
 use steps::{CheckFacts, CheckQuery, SysctlKey, Usage};
 
 use crate::error::{Attempt as _, Failed};
+use crate::foreign::ipsec_policies;
 use crate::host::Host;
-use crate::{ipsec_policies, observe, route_answers, sysctl};
+use crate::netlink::route_lookup;
+use crate::{observe, sysctl};
 
 pub(crate) fn facts(host: &mut Host, query: &CheckQuery) -> Result<CheckFacts, Failed> {
-    let routes = route_answers::all(&mut host.netlink, &host.tables.names, &query.routes)
+    let routes = route_lookup::all(&mut host.netlink, &host.tables.names, &query.routes)
         .attempt(|| "query the routes of sample packets".to_owned())?;
     Ok(CheckFacts {
         routes,

@@ -8,13 +8,15 @@ use steps::{
     AttachmentQuery, Hook, Link, LinkKind, Observed, PodSide, PortUsers, Scope, SysctlKey,
 };
 
+use crate::bpf::{entries, tcx_fast_path};
 use crate::error::{Attempt as _, Failed};
+use crate::foreign::{netfilter, tc_programs};
 use crate::host::Host;
-use crate::netns::OpenNetns;
-use crate::{
-    addresses, bridge_vlans, entries, filters, foreign_tc_programs, links, netfilter, node_checks,
-    pod, port_user, route_answers, routes, sysctl, tcx_fast_path, tuning,
-};
+use crate::netlink::{addresses, bridge_vlans, clsact, links, route_lookup, routes};
+use crate::pod::netns::OpenNetns;
+use crate::pod::{interface, tuning};
+use crate::ports::users;
+use crate::{node_checks, sysctl};
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
     match scope {
@@ -40,7 +42,7 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
             sysctls,
         } => settings(path, ifname, sysctls),
         Scope::Addresses(addresses) => Ok(Observed {
-            own_addresses: route_answers::own(&mut host.netlink, addresses)
+            own_addresses: route_lookup::own(&mut host.netlink, addresses)
                 .attempt(|| "query the routes of a pod's addresses".to_owned())?,
             ..Observed::default()
         }),
@@ -58,8 +60,8 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
         } => Ok(Observed {
             port_reservations: host.reservations.some(reservations.iter().copied()),
             port_users: PortUsers {
-                holders: port_user::holders(reservations),
-                exists: port_user::exists(*process),
+                holders: users::holders(reservations),
+                exists: users::exists(*process),
             },
             ..Observed::default()
         }),
@@ -73,7 +75,7 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         .iter()
         .map(|(name, link)| (link.index, name.clone()))
         .collect();
-    let with_fq = filters::links_with(&mut host.netlink, filters::FQ)
+    let with_fq = clsact::links_with(&mut host.netlink, clsact::FQ)
         .attempt(|| "list the qdiscs".to_owned())?;
     let routing = routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?;
     let mut foreign_rules =
@@ -108,7 +110,7 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
 
 fn foreign_rules(host: &mut Host, links: &BTreeMap<IfName, Link>) -> io::Result<BTreeSet<String>> {
     let mut rules = netfilter::foreign_rules(host.programs.links())?;
-    rules.extend(foreign_tc_programs::filters(&mut host.netlink, links)?);
+    rules.extend(tc_programs::filters(&mut host.netlink, links)?);
     Ok(rules)
 }
 
@@ -138,9 +140,9 @@ fn all_links(host: &mut Host, pinned: &BTreeSet<u32>) -> Result<BTreeMap<IfName,
     bridge_vlans::observe(netlink, own).attempt(|| "list the VLANs".to_owned())?;
     // A link without clsact has no filter of ours: one dump of qdiscs replaces two requests for
     // each link.
-    let with_clsact = filters::links_with(netlink, filters::CLSACT).attempt(list)?;
+    let with_clsact = clsact::links_with(netlink, clsact::CLSACT).attempt(list)?;
     let indexes: Vec<u32> = with_clsact.into_iter().collect();
-    let attached = filters::attached_ids(netlink, &indexes).attempt(list)?;
+    let attached = clsact::attached_ids(netlink, &indexes).attempt(list)?;
     let mut attached: BTreeMap<u32, _> = indexes.into_iter().zip(attached).collect();
     let current = (host.programs.ids()).attempt(|| "read the ids of our programs".to_owned())?;
     for (name, link) in &mut all {
@@ -236,7 +238,7 @@ fn open(path: &NetnsPath) -> Result<Option<OpenNetns>, Failed> {
 
 fn pod_side(netns: &OpenNetns, ifname: &IfName) -> Result<Option<PodSide>, Failed> {
     let path = &netns.identity().path;
-    pod::observe(netns, ifname).attempt(|| format!("read {ifname} in {path}"))
+    interface::observe(netns, ifname).attempt(|| format!("read {ifname} in {path}"))
 }
 
 /// Returns the links of these names that exist, without a dump of all links. Fills in no more than
@@ -249,7 +251,7 @@ fn some_links(host: &mut Host, names: &BTreeSet<IfName>) -> Result<BTreeMap<IfNa
             continue;
         };
         if link.kind != LinkKind::Bridge {
-            let filters = filters::attached(&mut host.netlink, &[link.index]).attempt(call)?;
+            let filters = clsact::attached(&mut host.netlink, &[link.index]).attempt(call)?;
             let hooks = filters.into_iter().flatten();
             link.hooks = hooks.filter(|hook| hook.is_of_pods()).collect();
         }

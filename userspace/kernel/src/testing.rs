@@ -6,9 +6,10 @@
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 
-use crate::{
-    addresses, bridge_port, bridge_vlans, events, forwarding, ipsec, ipsec_policies, links,
-    netfilter, netfilter_messages, netfilter_table, netlink, nftables, route_answers, routes,
+use crate::firewall::{forwarding, hostport_table, nftables};
+use crate::foreign::{ipsec, ipsec_policies, netfilter};
+use crate::netlink::{
+    addresses, bridge_port, bridge_vlans, links, messages, monitor, route_lookup, routes, socket,
 };
 
 /// Parses bytes as one read of each kind of netlink socket that this crate has: rtnetlink,
@@ -16,10 +17,10 @@ use crate::{
 pub fn answers(bytes: &[u8]) {
     routing(bytes);
     bridge_port::fuzz(bytes);
-    events::fuzz(bytes);
+    monitor::fuzz(bytes);
     netfilter::fuzz(bytes);
     rulesets(bytes);
-    netfilter_table::fuzz(bytes);
+    hostport_table::fuzz(bytes);
     ipsec::fuzz(bytes);
     ipsec_policies::fuzz(bytes);
     forwarding::fuzz(bytes);
@@ -27,9 +28,9 @@ pub fn answers(bytes: &[u8]) {
 
 /// Parses answers of rtnetlink.
 fn routing(bytes: &[u8]) {
-    for part in netlink::messages(bytes) {
-        let _ = netlink::answer(part);
-        match netlink::decode(part) {
+    for part in socket::messages(bytes) {
+        let _ = socket::answer(part);
+        match socket::decode(part) {
             Ok(NetlinkPayload::InnerMessage(Message::NewLink(link))) => {
                 links::fuzz(&link);
                 bridge_vlans::fuzz(&link);
@@ -39,7 +40,7 @@ fn routing(bytes: &[u8]) {
             }
             Ok(NetlinkPayload::InnerMessage(Message::NewRoute(route))) => {
                 routes::fuzz(&route);
-                route_answers::fuzz(&route);
+                route_lookup::fuzz(&route);
             }
             Ok(_) | Err(_) => {}
         }
@@ -49,7 +50,7 @@ fn routing(bytes: &[u8]) {
 /// Parses answers of nftables.
 fn rulesets(bytes: &[u8]) {
     let _ = nftables::results(bytes);
-    for (_, body) in netfilter_messages::messages(bytes) {
+    for (_, body) in messages::messages(bytes) {
         if let Some(rule) = nftables::fuzz_rule(body) {
             forwarding::fuzz_rule(&rule);
         }

@@ -9,7 +9,7 @@ use model::{Cidr, HairpinMode, NetworkAccess};
 use planner::DeclaredNetworks;
 
 use super::{items, parse, prefixes};
-use crate::sandbox::SandboxLayers;
+use crate::process::sandbox::SandboxLayers;
 
 /// Default of `--non-masquerade-cidr` with `--kubenet`, as of kubelet's flag of the same name.
 const KUBENET_NON_MASQUERADE: &str = "10.0.0.0/8";

@@ -9,7 +9,7 @@ use kernel::fake::Errno;
 use steps::{LinkKind, Step};
 
 use super::*;
-use crate::readiness::readiness;
+use crate::cni::readiness::readiness;
 
 fn plain() -> Value {
     json!({ "cniVersion": "1.1.0", "name": "pods", "type": "viaduct" })

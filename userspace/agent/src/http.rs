@@ -1,0 +1,14 @@
+//! The API: sockets, connections, routes, and the answers in the API's types.
+
+pub(crate) mod answers;
+pub(crate) mod body;
+pub(crate) mod connections;
+pub(crate) mod failure;
+pub(crate) mod flows;
+pub(crate) mod hostports;
+pub(crate) mod limits;
+pub(crate) mod routes;
+pub(crate) mod server;
+pub(crate) mod socket;
+pub(crate) mod view;
+pub(crate) mod write_timeout;

@@ -1,0 +1,135 @@
+//! Published host ports of the node in the API's types (`GET /v1/hostports`).
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use api::{PortReservationView, PortView};
+use engine::Ports;
+use model::{PortMapping, Protocol, Record};
+use planner::{mapping_reservations, standby_reservations};
+use steps::{FlowKind, LiveFlow, PortReservation, PortReservations, ReservedBy};
+
+use crate::http::view;
+
+/// Number of live flows by slot and generation of the pod, and by the port that they came through.
+type FlowCounts = BTreeMap<(u32, u32, PortReservation), u64>;
+
+/// Returns all published ports in the order of port and protocol, with flow counts if the flow
+/// table could be read.
+pub(crate) fn ports(ports: &Ports, flows: Option<&[LiveFlow]>) -> Vec<PortView> {
+    let flow_counts = flows.map(|flows| flow_counts(&ports.records, flows));
+    let mut all: Vec<(&Record, &PortMapping)> = Vec::new();
+    for record in &ports.records {
+        let mappings = record.attachment.port_mappings.iter();
+        all.extend(mappings.map(|mapping| (record, mapping)));
+    }
+    all.sort_by_key(|(record, mapping)| {
+        let PortMapping {
+            host_port,
+            protocol,
+            host_address,
+            ..
+        } = mapping;
+        (*host_port, *protocol, *host_address, &record.attachment.key)
+    });
+    all.into_iter()
+        .map(|(record, mapping)| PortView {
+            flows: flow_counts
+                .as_ref()
+                .map(|flow_counts| count(record, mapping, flow_counts)),
+            ..port(record, mapping, &ports.held)
+        })
+        .collect()
+}
+
+/// Counts the flows of each published port in one pass. A flow belongs to the port published on its
+/// destination address, or else to the port published on all addresses.
+fn flow_counts(records: &[Record], flows: &[LiveFlow]) -> FlowCounts {
+    let mut flow_counts = FlowCounts::new();
+    for Record { attachment, .. } in records {
+        let claims = attachment
+            .port_mappings
+            .iter()
+            .flat_map(|mapping| mapping_reservations(attachment, mapping));
+        flow_counts
+            .extend(claims.map(|claim| ((attachment.slot, attachment.generation, claim), 0)));
+    }
+    let published = |flow: &LiveFlow| flow.kind == FlowKind::Published;
+    for flow in flows.iter().copied().filter(published) {
+        let Some(particular) = host_port_of(&flow) else {
+            continue;
+        };
+        let every = PortReservation {
+            address: unspecified(particular.address),
+            ..particular
+        };
+        for claim in [particular, every] {
+            if let Some(count) = flow_counts.get_mut(&(flow.pod, flow.generation, claim)) {
+                *count += 1;
+                break;
+            }
+        }
+    }
+    flow_counts
+}
+
+/// Returns address, port and protocol of the node that a flow is addressed to.
+fn host_port_of(flow: &LiveFlow) -> Option<PortReservation> {
+    let mut protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+        .into_iter()
+        .filter(|protocol| protocol.number() == flow.protocol);
+    let to = flow.original.destination;
+    Some(PortReservation {
+        address: to.ip(),
+        port: to.port(),
+        protocol: protocols.next()?,
+    })
+}
+
+fn unspecified(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+fn count(record: &Record, mapping: &PortMapping, flow_counts: &FlowCounts) -> u64 {
+    let attachment = &record.attachment;
+    mapping_reservations(attachment, mapping)
+        .into_iter()
+        .filter_map(|claim| flow_counts.get(&(attachment.slot, attachment.generation, claim)))
+        .sum()
+}
+
+fn port(record: &Record, mapping: &PortMapping, held: &PortReservations) -> PortView {
+    let attachment = &record.attachment;
+    let key = &attachment.key;
+    let held_by = |claim: &PortReservation| match held.get(claim) {
+        Some(held) if held.generation == attachment.generation => match held.by {
+            ReservedBy::Socket => "socket",
+            ReservedBy::Table => "table",
+            ReservedBy::Runtime => "runtime",
+        },
+        Some(_) | None => "nothing",
+    };
+    let standby = standby_reservations(attachment, mapping).into_iter();
+    let claims = mapping_reservations(attachment, mapping)
+        .into_iter()
+        .map(|claim| (claim, held_by(&claim)))
+        .chain(standby.map(|claim| (claim, "standby")));
+    PortView {
+        flows: None,
+        port: view::hostport(mapping, &key.to_string()),
+        network: key.network.to_string(),
+        container_id: key.container_id.to_string(),
+        pod: attachment.pod.as_ref().map(view::pod),
+        state: view::state(record.state).to_owned(),
+        since: record.created_at,
+        claims: claims
+            .map(|(claim, held_by)| PortReservationView {
+                socket: claim.socket().to_string(),
+                held_by: held_by.to_owned(),
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,279 @@
+//! Keys of the bridge plugin about the bridge and its ports.
+//!
+//! Error texts are the bridge plugin's, where it has any.
+
+use std::collections::BTreeSet;
+
+use model::{
+    BridgeOptions, IngressPolicy, LimitPolicy, NetworkAccess, PortOptions, PortVlans, VlanId,
+};
+
+use crate::Error;
+use crate::config::bandwidth;
+use crate::json::{Node, Object};
+use crate::values::ingress_policy;
+
+/// Settings of the bridge and of its pods' ports; `None` where the key is missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BridgeKeys {
+    /// `isGateway`: the bridge has the gateway addresses.
+    pub is_gateway: Option<bool>,
+    /// `forceAddress`: other addresses of the bridge are replaced.
+    pub force_address: Option<bool>,
+    /// `enabledad`: duplicate address detection of the pod's IPv6 addresses.
+    pub enable_dad: Option<bool>,
+    /// `macspoofchk`: source addresses of the pod are checked. The default is true.
+    pub mac_spoof_check: Option<bool>,
+    /// `portIsolation`: isolated bridge ports.
+    pub port_isolation: Option<bool>,
+    /// `ingressPolicy` of the firewall plugin.
+    pub ingress: Option<IngressPolicy>,
+    /// `internal`: no packet leaves or enters the network but those of its published ports.
+    pub internal: Option<bool>,
+    /// `directAccess`: the pods' own addresses are reachable from outside the node and from other
+    /// networks.
+    pub direct_access: Option<bool>,
+    /// `disableContainerInterface`: the pod's interface stays down.
+    pub leaves_down: Option<bool>,
+    /// `bandwidthDefaults` and `bandwidthCeilings`: limits of pods without their own, and upper
+    /// bounds.
+    pub limits: LimitPolicy,
+    /// `vlan`, `vlanTrunk` and `preserveDefaultVlan`: VLANs of the port.
+    pub vlans: PortVlans,
+}
+
+impl BridgeKeys {
+    pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
+        let vlans = PortVlans {
+            access: access(config)?,
+            trunk: trunk(config)?,
+            keeps_default: config.flag("preserveDefaultVlan")?.unwrap_or(false),
+        };
+        let [internal, direct_access] = access_keys(config)?;
+        Ok(Self {
+            is_gateway: config.flag("isGateway")?,
+            force_address: config.flag("forceAddress")?,
+            enable_dad: config.flag("enabledad")?,
+            mac_spoof_check: config.flag("macspoofchk")?,
+            port_isolation: config.flag("portIsolation")?,
+            ingress: ingress_policy(config)?,
+            internal,
+            direct_access,
+            leaves_down: config.flag("disableContainerInterface")?,
+            limits: bandwidth::policy(config)?,
+            vlans,
+        })
+    }
+
+    /// Returns the options of a declared network; missing keys have the bridge plugin's defaults.
+    pub(crate) fn options(&self, is_default_gateway: bool) -> BridgeOptions {
+        let on = |key: Option<bool>| key.unwrap_or(false);
+        BridgeOptions {
+            gateway: is_default_gateway || on(self.is_gateway),
+            force_address: on(self.force_address),
+            detects_duplicates: on(self.enable_dad),
+            limits: self.limits,
+            port: PortOptions {
+                isolated: on(self.port_isolation),
+                // A pod on a trunk has addresses in its VLANs that are not on record here.
+                trusted: self.mac_spoof_check == Some(false) || !self.vlans.trunk.is_empty(),
+                vlans: self.vlans.clone(),
+                ingress: self.ingress.unwrap_or_default(),
+                access: NetworkAccess::new(on(self.internal), self.direct_access != Some(false)),
+                left_down: on(self.leaves_down),
+            },
+        }
+    }
+}
+
+/// Parses `internal` and `directAccess`.
+fn access_keys(config: &Object<'_>) -> Result<[Option<bool>; 2], Error> {
+    let keys = [config.flag("internal")?, config.flag("directAccess")?];
+    if keys == [Some(true); 2] {
+        return Err(Error::invalid_config(
+            "internal and directAccess are both true: an internal network has no direct access",
+        ));
+    }
+    Ok(keys)
+}
+
+fn access(config: &Object<'_>) -> Result<Option<VlanId>, Error> {
+    let number = config.number("vlan")?.unwrap_or_default();
+    if number == 0 {
+        return Ok(None);
+    }
+    let vlan = vlan_id(number);
+    vlan.map(Some).ok_or_else(|| {
+        Error::invalid_config(format!(
+            "invalid VLAN ID {number} (must be between 0 and 4094)"
+        ))
+    })
+}
+
+fn trunk(config: &Object<'_>) -> Result<BTreeSet<VlanId>, Error> {
+    let mut vlans = BTreeSet::new();
+    for node in config.list("vlanTrunk")? {
+        vlans.extend(trunk_entry(&node)?);
+    }
+    Ok(vlans)
+}
+
+/// Parses `{"id": 5}`, `{"minID": 10, "maxID": 20}`, or an entry with both.
+fn trunk_entry(node: &Node<'_>) -> Result<BTreeSet<VlanId>, Error> {
+    let entry = node.object()?;
+    let ends = [member(&entry, "minID")?, member(&entry, "maxID")?];
+    let mut vlans: BTreeSet<VlanId> = match ends {
+        [Some(min), Some(max)] if min > max => {
+            return Err(node.invalid("minID is greater than maxID in trunk parameter"));
+        }
+        [Some(min), Some(max)] => (min.get()..=max.get()).filter_map(VlanId::new).collect(),
+        [None, None] => BTreeSet::new(),
+        [min, _] => {
+            let missing = if min.is_none() { "minID" } else { "maxID" };
+            return Err(node.invalid(format_args!(
+                "minID and maxID should be configured simultaneously, {missing} is missing"
+            )));
+        }
+    };
+    vlans.extend(member(&entry, "id")?);
+    Ok(vlans)
+}
+
+fn member(entry: &Object<'_>, key: &str) -> Result<Option<VlanId>, Error> {
+    let Some(node) = entry.get(key) else {
+        return Ok(None);
+    };
+    let vlan = vlan_id(node.number()?);
+    let wrong = || node.invalid(format_args!("incorrect trunk {key} parameter"));
+    vlan.map(Some).ok_or_else(wrong)
+}
+
+fn vlan_id(number: i64) -> Option<VlanId> {
+    VlanId::new(u16::try_from(number).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json;
+    use crate::request::tests::add_with;
+
+    fn read(keys: &str) -> Result<BridgeKeys, Error> {
+        let map = json::parse(keys).unwrap();
+        BridgeKeys::read(&Object::root(&map))
+    }
+
+    fn trunk_of(keys: &str) -> Vec<u16> {
+        let trunk = read(keys).unwrap().vlans.trunk;
+        trunk.into_iter().map(VlanId::get).collect()
+    }
+
+    /// behaviour F8
+    #[test]
+    fn a_trunk_is_written_as_numbers_and_ranges() {
+        let keys =
+            r#"{"vlanTrunk":[{"minID":10,"maxID":12},{"id":5},{"ID":11,"minID":1,"maxID":1}]}"#;
+        assert_eq!(trunk_of(keys), [1, 5, 10, 11, 12]);
+        assert_eq!(trunk_of(r#"{"vlan":0,"vlanTrunk":null}"#), [0; 0]);
+    }
+
+    /// behaviour F8: as in the bridge plugin since release 1.8.
+    #[test]
+    fn vlan_is_the_native_vlan_of_a_trunk() {
+        let vlans = |keys: &str| read(keys).unwrap().vlans;
+        let both = vlans(r#"{"vlan":7,"vlanTrunk":[{"id":8}]}"#);
+        assert_eq!(both.native().map(VlanId::get), Some(7));
+        assert_eq!(both.trunk.len(), 1);
+        let trunk = vlans(r#"{"vlanTrunk":[{"id":8}]}"#);
+        assert_eq!(
+            (trunk.access, trunk.native()),
+            (None, Some(VlanId::DEFAULT))
+        );
+    }
+
+    #[test]
+    fn vlans_that_make_no_sense_are_refused_in_the_bridge_plugins_words() {
+        for (keys, words) in [
+            (r#"{"vlan":4095}"#, "invalid VLAN ID 4095"),
+            (r#"{"vlan":-1}"#, "invalid VLAN ID -1"),
+            (r#"{"vlanTrunk":[{"minID":3}]}"#, "maxID is missing"),
+            (r#"{"vlanTrunk":[{"maxID":3}]}"#, "minID is missing"),
+            (
+                r#"{"vlanTrunk":[{"minID":4,"maxID":3}]}"#,
+                "minID is greater than maxID",
+            ),
+            (
+                r#"{"vlanTrunk":[{"id":0}]}"#,
+                "incorrect trunk id parameter",
+            ),
+            (
+                r#"{"vlanTrunk":[{"minID":1,"maxID":4095}]}"#,
+                "incorrect trunk maxID parameter",
+            ),
+        ] {
+            let error = read(keys).unwrap_err();
+            assert_eq!(error.code, 7, "{keys}");
+            assert!(error.msg.contains(words), "{keys}: {}", error.msg);
+        }
+    }
+
+    /// behaviour F10: source addresses are checked, except with `macspoofchk: false` or a VLAN
+    /// trunk.
+    #[test]
+    fn spoof_check_is_on_unless_disabled_or_on_a_trunk() {
+        let trusted = |keys: &str| read(keys).unwrap().options(false).port.trusted;
+        assert!(!trusted("{}"));
+        assert!(!trusted(r#"{"macspoofchk":true,"vlan":7}"#));
+        assert!(trusted(r#"{"macspoofchk":false}"#));
+        assert!(trusted(r#"{"macspoofchk":true,"vlanTrunk":[{"id":8}]}"#));
+    }
+
+    #[test]
+    fn internal_and_direct_access_are_read_as_the_access_of_the_network() {
+        use NetworkAccess::{Direct, Internal, Published};
+        for (keys, access) in [
+            ("{}", Direct),
+            (r#"{"internal":false,"directAccess":true}"#, Direct),
+            (r#"{"directAccess":false}"#, Published),
+            (r#"{"DIRECTACCESS":false,"internal":null}"#, Published),
+            (r#"{"internal":true}"#, Internal),
+            (r#"{"internal":true,"directAccess":false}"#, Internal),
+        ] {
+            assert_eq!(
+                read(keys).unwrap().options(false).port.access,
+                access,
+                "{keys}"
+            );
+        }
+        for (keys, words) in [
+            (
+                r#"{"internal":true,"directAccess":true}"#,
+                "internal and directAccess are both true",
+            ),
+            (r#"{"internal":"yes"}"#, "internal"),
+            (r#"{"directAccess":1}"#, "directAccess"),
+        ] {
+            let error = read(keys).unwrap_err();
+            assert!(error.msg.contains(words), "{keys}: {}", error.msg);
+        }
+    }
+
+    /// behaviour R3
+    #[test]
+    fn is_default_gateway_implies_is_gateway() {
+        let options = read(r#"{"isGateway":false}"#).unwrap();
+        assert!(options.options(true).gateway);
+        assert!(!options.options(false).gateway);
+    }
+
+    /// behaviour B3
+    #[test]
+    fn an_interface_that_stays_down_has_no_address_to_give() {
+        let config = serde_json::json!({
+            "name": "n", "disableContainerInterface": true, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"},
+        });
+        let error = add_with(&config.to_string(), "").unwrap_err();
+        let words = "cannot use IPAM when DisableContainerInterface flag is set";
+        assert_eq!((error.code, error.msg.as_str()), (7, words));
+    }
+}

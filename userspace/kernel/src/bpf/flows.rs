@@ -1,0 +1,79 @@
+//! Reads the whole flow table.
+//!
+//! The table is large, so each reader opens the pinned map and reads on its own thread. Neither
+//! packets nor the engine wait for it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use abi::{Flow, PendingCounters, Tuple, maps};
+use aya::maps::{HashMap, Map, MapData, PerCpuArray};
+use nix::time::{ClockId, clock_gettime};
+use steps::FlowTable;
+
+use crate::ObserveError;
+use crate::bpf::tables::{Hash, Wire};
+use crate::bpf::{batch, pinned_maps, pins};
+use crate::error::{Attempt as _, io_error};
+
+/// Reads the pinned flow table; works while no agent is running.
+#[derive(Clone, Debug)]
+pub struct FlowReader {
+    /// Directory of the pinned maps.
+    pin: PathBuf,
+}
+
+impl FlowReader {
+    /// Makes a reader of the flow table that is pinned below `bpffs`.
+    pub fn new(bpffs: &Path) -> Self {
+        Self {
+            pin: pins::version(bpffs).join(pinned_maps::MAP_PINS),
+        }
+    }
+
+    /// Reads all flows. Flows that are created or removed meanwhile may be missing, or have one of
+    /// their two entries.
+    pub fn read(&self) -> Result<FlowTable, ObserveError> {
+        let table = self.entries();
+        let table = table.attempt(|| format!("read the flow table {}", self.pin.display()))?;
+        Ok(table)
+    }
+
+    fn entries(&self) -> io::Result<FlowTable> {
+        let map = self.map(maps::FLOWS)?;
+        let flows: Hash<Wire<Tuple>, Wire<Flow>> =
+            HashMap::try_from(Map::HashMap(map)).map_err(|error| io_error(&error))?;
+        let mut entries = batch::list(&flows)?
+            .into_iter()
+            .map(|(tuple, flow)| (tuple.0, flow.0))
+            .collect();
+        self.add_pending(&mut entries)?;
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+        Ok(FlowTable {
+            entries,
+            now: u32::try_from(now.tv_sec()).unwrap_or(u32::MAX),
+        })
+    }
+
+    fn map(&self, name: &str) -> io::Result<MapData> {
+        MapData::from_pin(self.pin.join(name)).map_err(|error| io_error(&error))
+    }
+
+    /// Adds the pending counters: packets that the flow cache handled and that are not in the
+    /// flow's entry yet.
+    fn add_pending(&self, entries: &mut BTreeMap<Tuple, Flow>) -> io::Result<()> {
+        let map = self.map(maps::NOTED)?;
+        let pending: PerCpuArray<MapData, Wire<PendingCounters>> =
+            PerCpuArray::try_from(Map::PerCpuArray(map)).map_err(|error| io_error(&error))?;
+        for each in pending.iter() {
+            let each = each.map_err(|error| io_error(&error))?;
+            for Wire(pending) in each.iter().filter(|it| it.0.packets != 0) {
+                if let Some(flow) = entries.get_mut(&pending.key) {
+                    pending.add_to(flow);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,4 @@
+//! Ports of the node: reserves them with sockets, and finds their users.
+
+pub(crate) mod reservations;
+pub(crate) mod users;

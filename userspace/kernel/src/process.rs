@@ -1,0 +1,4 @@
+//! This process: its threads and its heap.
+
+pub(crate) mod heap;
+pub(crate) mod thread;
