@@ -36,7 +36,7 @@ const DEFAULT_NETWORK: &str = "default";
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(
     name = "viaductd",
-    version = crate::version::VERSION,
+    version = crate::version::LINE.as_str(),
     about = "Viaduct's node agent: container bridge networking in eBPF"
 )]
 #[expect(
@@ -61,6 +61,9 @@ pub(crate) struct Options {
     /// Print a configuration file with every key and its default, and exit
     #[arg(long)]
     pub(crate) sample_config: bool,
+    /// Validate the configuration and exit; with status 1 and the reason if it is invalid
+    #[arg(long, conflicts_with_all = ["uninstall", "sample_config"])]
+    pub(crate) check_config: bool,
     #[command(flatten)]
     keys: Keys,
 }
