@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use model::{
@@ -201,6 +202,10 @@ struct Keys {
     /// Maximum egress limit for all pods of the default network, in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
     egress_ceiling: Option<String>,
+    /// Minimum interval between two drop events of one pod and drop reason, in milliseconds: 1 to
+    /// 60000 [default: 100]
+    #[arg(long, value_name = "MILLISECONDS")]
+    drop_event_interval: Option<u32>,
     /// Object file of the eBPF programs [default: `$VIADUCT_DATAPATH_OBJECT`, else
     /// ../lib/viaduct/datapath.o relative to the executable's directory, else
     /// /usr/lib/viaduct/datapath.o]
@@ -267,6 +272,8 @@ pub(crate) struct Config {
     pub(crate) shaper: ShaperMode,
     /// Defaults and ceilings of bandwidth limits in the default network.
     pub(crate) limits: LimitPolicy,
+    /// Minimum interval between two drop events of one pod and drop reason.
+    pub(crate) drop_event_interval: Duration,
     pub(crate) datapath_object: Option<PathBuf>,
     /// Directories of CNI configurations and plugins.
     pub(crate) installation: Directories,
@@ -363,6 +370,7 @@ impl Config {
                     keys.egress_ceiling.as_deref(),
                 )?,
             },
+            drop_event_interval: values::drop_event_interval(keys.drop_event_interval)?,
             datapath_object: keys.datapath_object,
             installation: Directories {
                 configurations: optional_path("cni-conf-dir", keys.cni_conf_dir)?,

@@ -40,6 +40,7 @@ use crate::process::lifecycle::{Lifecycle, Reload};
 use crate::process::service_manager;
 use crate::process::start::{self, Features};
 use crate::process::uninstall::{self, InstalledFiles};
+use crate::telemetry::drop_events::DropEvents;
 use crate::telemetry::log;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
@@ -86,8 +87,6 @@ fn run(options: Options) -> Result<()> {
         ),
         read_only: read_only.map(ReadOnlyListener::of).transpose()?,
     };
-    let reader = kernel::FlowReader::new(&config.bpffs);
-    let flows = FlowSource::new(move || reader.read());
     let features = Features::default();
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
@@ -97,6 +96,8 @@ fn run(options: Options) -> Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let (socket, files) = (config.socket.clone(), WatchedFiles::of(&config));
+    let interval = config.drop_event_interval;
+    let drop_events = DropEvents::of_datapath(handle.clone(), interval, &config.bpffs);
     let app = App {
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
@@ -105,7 +106,7 @@ fn run(options: Options) -> Result<()> {
         answers: AnswerMemory::default(),
         file_access: FileAccess::default(),
         started: Instant::now(),
-        flows,
+        flows: FlowSource::of_datapath(&config.bpffs),
         rules: RuleReader::new(&config.bpffs),
         features,
         replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
@@ -115,6 +116,7 @@ fn run(options: Options) -> Result<()> {
         metrics: Metrics::default(),
         rate_sampler: RateSampler::default(),
         losses: Losses::default(),
+        drop_events,
         lifecycle: Lifecycle::new(Reload::new(options, config, log_level)),
     };
     let gone = Arc::clone(&app.lifecycle.uninstalled);

@@ -36,6 +36,7 @@ impl Keys {
             egress_default: self.egress_default.or(file.egress_default),
             ingress_ceiling: self.ingress_ceiling.or(file.ingress_ceiling),
             egress_ceiling: self.egress_ceiling.or(file.egress_ceiling),
+            drop_event_interval: self.drop_event_interval.or(file.drop_event_interval),
             datapath_object: self.datapath_object.or(file.datapath_object),
             cni_conf_dir: self.cni_conf_dir.or(file.cni_conf_dir),
             cni_bin_dir: self.cni_bin_dir.or(file.cni_bin_dir),

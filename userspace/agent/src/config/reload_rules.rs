@@ -67,6 +67,7 @@ reload_rules! {
     Live xdp_prefilter = "xdp-guard",
     Live hostport_annotation = "hostport-annotation",
     Live declared = "declared-bridge, declared-subnet",
+    Live drop_event_interval = "drop-event-interval",
     Live log_level = "log-level",
 }
 
