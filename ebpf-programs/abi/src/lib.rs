@@ -17,6 +17,7 @@ mod counter;
 mod dialled;
 mod drop_record;
 mod egress;
+mod events;
 mod flow;
 mod fragment;
 mod hostport;
@@ -35,6 +36,7 @@ pub use counter::{Counters, Direction, DropCount, PodDropCount, PodDrops};
 pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
 pub use drop_record::{DropHook, DropRecord, DropSampling, DroppedPacket, DroppedPacketFlags};
 pub use egress::Egress;
+pub use events::Events;
 pub use flow::{ClockEntry, Flow, FlowFlags, PendingCounters, Seen, Tuple};
 pub use fragment::{
     Datagram, DatagramFlags, DatagramRing, FragmentKey, FragmentRange, HELD_PART, HELD_PARTS,

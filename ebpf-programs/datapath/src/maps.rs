@@ -4,15 +4,15 @@ use core::ptr;
 
 use abi::{
     Address, Bucket, ClockEntry, Counters, Datagram, DatagramRing, Dialled, DialledKey, DropCount,
-    DropRecord, DropSampling, Egress, Endpoint, Flow, FragmentKey, HeldFragment, HeldKey, Hostport,
-    HostportKey, Interface, Limit, Network, PendingCounters, Pod, PodDrops, Settings, Shaped,
-    ShapedSubnetKey, Swept, Tuple, Uplink, maps as names,
+    DropRecord, DropSampling, Egress, Endpoint, Events, Flow, FragmentKey, HeldFragment, HeldKey,
+    Hostport, HostportKey, Interface, Limit, Network, PendingCounters, Pod, PodDrops, Settings,
+    Shaped, ShapedSubnetKey, Swept, Tuple, Uplink, maps as names,
 };
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue, RingBuf};
-use verdict::flow_cache::CacheEntry;
+use verdict::flow_cache::{CacheEntry, WAYS};
 use verdict::{ClockHand, Work};
 
 #[map]
@@ -111,9 +111,15 @@ pub(crate) static SWEPT: Array<Swept> = Array::pinned(1, 0);
 #[map]
 pub(crate) static EPOCHS: Array<u64> = Array::pinned(names::EPOCHS_OF_FLOWS + names::SHARDS, 0);
 
+/// `BPF_F_MMAPABLE` (`include/uapi/linux/bpf.h`): the kernel then aligns the first element to a
+/// page, so that an element of 64 bytes lies in one cache line.
+const ALIGNED: u32 = 1 << 10;
+
 #[map]
-pub(crate) static NOTED: PerCpuArray<PendingCounters> =
-    PerCpuArray::pinned(names::NOTED_CAPACITY, 0);
+pub(crate) static EVENTS: Array<Events> = Array::pinned(1, ALIGNED);
+
+#[map]
+pub(crate) static PENDING: Array<PendingCounters> = Array::pinned(names::CACHE_CAPACITY, ALIGNED);
 
 /// Scratch memory of the current packet. Never pinned: its layout differs between versions of the
 /// programs.
@@ -205,13 +211,15 @@ pub(crate) fn hand() -> Option<&'static mut ClockHand> {
     Some(unsafe { &mut *hand })
 }
 
-/// Tags of this CPU's [`SHORTCUTS`], side by side, so that most are in a CPU cache. Never pinned,
-/// as [`SCRATCH`].
+/// The flow cache: a part for each CPU, which no other CPU reads or writes. A plain array, because
+/// one of the type for CPUs aligns no element to a cache line, and reads a pointer for each. Never
+/// pinned, as [`SCRATCH`]. The loader sets the capacity.
 #[map]
-pub(crate) static TAGS: PerCpuArray<[u8; names::NOTED_CAPACITY as usize]> =
-    PerCpuArray::with_max_entries(1, 0);
+pub(crate) static FLOW_CACHE: Array<CacheEntry> =
+    Array::with_max_entries(names::CACHE_CAPACITY, ALIGNED);
 
-/// The flow cache of this CPU. Never pinned, as [`SCRATCH`].
+/// Tags of the entries of [`FLOW_CACHE`], an element for each bucket: side by side, so that most
+/// are in a CPU cache. Never pinned, as [`SCRATCH`]. The loader sets the capacity.
 #[map]
-pub(crate) static SHORTCUTS: PerCpuArray<CacheEntry> =
-    PerCpuArray::with_max_entries(names::NOTED_CAPACITY, 0);
+pub(crate) static CACHE_TAGS: Array<u64> =
+    Array::with_max_entries(names::CACHE_CAPACITY / WAYS, ALIGNED);

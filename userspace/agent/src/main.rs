@@ -65,8 +65,8 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<()> {
-    if options.sample_config {
-        return print(&config::sample());
+    if let Some(text) = text_instead_of_an_agent(&options)? {
+        return print(&text);
     }
     let config = Config::load(options.clone())?;
     let log_level = log::start(log::parse_filter(&config.log_level)?);
@@ -91,6 +91,7 @@ fn run(options: Options) -> Result<()> {
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
     config.access.sandbox.enter_after_start()?;
+    process::background::report_events(&config.bpffs);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -129,6 +130,19 @@ fn run(options: Options) -> Result<()> {
         .map_err(|_| anyhow!("the engine's thread panicked"))?;
     finish(gone.load(Ordering::Acquire), &socket)?;
     served
+}
+
+/// Returns what options that start no agent print: a sample, or that the configuration is valid.
+fn text_instead_of_an_agent(options: &Options) -> Result<Option<String>> {
+    if options.sample_config {
+        return Ok(Some(config::sample()));
+    }
+    if options.check_config {
+        let config = Config::load(options.clone())?;
+        log::parse_filter(&config.log_level)?;
+        return Ok(Some("the configuration is valid\n".to_owned()));
+    }
+    Ok(None)
 }
 
 /// Logs the end, and removes the folder of the API socket of a node without Viaduct.

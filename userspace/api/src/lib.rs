@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod build_facts;
 mod client;
 mod drop_event;
 mod event;
@@ -21,6 +22,7 @@ mod status;
 mod uninstall;
 mod view;
 
+pub use build_facts::BuildFacts;
 pub use client::{Client, ClientError, Reply};
 pub use drop_event::{DropEvent, DropQuery};
 pub use event::{Event, EventOutcome};

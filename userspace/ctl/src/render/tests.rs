@@ -128,6 +128,7 @@ fn healthy() -> Status {
     Status {
         version: Version {
             agent: "0.1.0".into(),
+            commit: String::new(),
             api: String::new(),
             abi: 1,
             cni: Vec::new(),

@@ -74,7 +74,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI, with their expected shapes.
-pub(crate) const MAPS: [PinnedMap; 32] = [
+pub(crate) const MAPS: [PinnedMap; 33] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::ClockEntry>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
@@ -130,7 +130,8 @@ pub(crate) const MAPS: [PinnedMap; 32] = [
         MapType::Array,
         maps::EPOCHS_OF_FLOWS + maps::SHARDS,
     ),
-    map::<u32, abi::PendingCounters>(maps::NOTED, MapType::PerCpuArray, maps::NOTED_CAPACITY),
+    map::<u32, abi::Events>(maps::EVENTS, MapType::Array, 1),
+    map::<u32, abi::PendingCounters>(maps::PENDING, MapType::Array, ANY_NUMBER),
 ];
 
 /// Returns whether a pinned map has the shape of the ABI's map of this name.
