@@ -1,7 +1,7 @@
 //! Reports dropped packets to the agent by a ring buffer, while it listens.
 //!
-//! Counters are in `drop_counters`. While the agent does not listen, a drop costs one more read here, and
-//! otherwise a comparison with the last report of its pod and reason.
+//! Counters are in `drop_counters`. While the agent does not listen, a drop costs one more read,
+//! and otherwise a comparison with the last report of its pod and reason.
 
 use core::ptr;
 

@@ -119,6 +119,7 @@ impl DropEvents {
             tokio::spawn(self.clone().forward(reports));
         }
         state.clients += 1;
+        state.idle_since = None;
         let end = Instant::now() + Duration::from_secs(query.seconds);
         let client = Client {
             seen: state.last - state.events.len() as u64,

@@ -160,6 +160,11 @@ async fn the_datapath_is_listened_to_until_a_while_after_the_last_client() {
     drop(client);
     let sender = scene.sender.lock().unwrap().clone().unwrap();
     tokio::time::sleep(GRACE.saturating_sub(RENEWAL)).await;
+    let second = scene.client(follow());
+    tokio::time::sleep(GRACE * 2).await;
+    assert!(!sender.is_closed(), "a client is there");
+    drop(second);
+    tokio::time::sleep(GRACE.saturating_sub(RENEWAL)).await;
     assert!(!sender.is_closed());
     timeout(2 * RENEWAL, sender.closed()).await.unwrap();
     let mut later = scene.client(DropQuery::default());
