@@ -98,8 +98,8 @@ fn run(options: Options) -> Result<()> {
         .context("cannot start the runtime")?;
     let (socket, files) = (config.socket.clone(), WatchedFiles::of(&config));
     let interval = config.drop_event_interval;
-    let drop_events = DropEvents::of_datapath(handle.clone(), interval, &config.bpffs);
     let app = App {
+        drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
         declared_networks: RwLock::new(config.declared.clone()),
@@ -117,7 +117,6 @@ fn run(options: Options) -> Result<()> {
         metrics: Metrics::default(),
         rate_sampler: RateSampler::default(),
         losses: Losses::default(),
-        drop_events,
         lifecycle: Lifecycle::new(Reload::new(options, config, log_level)),
     };
     let gone = Arc::clone(&app.lifecycle.uninstalled);
