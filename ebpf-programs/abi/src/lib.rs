@@ -15,6 +15,7 @@
 mod address;
 mod counter;
 mod dialled;
+mod drop_record;
 mod egress;
 mod events;
 mod flow;
@@ -33,6 +34,7 @@ mod uplink;
 pub use address::{Address, Family, Mac, Port};
 pub use counter::{Counters, Direction, DropCount, PodDropCount, PodDrops};
 pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
+pub use drop_record::{DropHook, DropRecord, DropSampling, DroppedPacket, DroppedPacketFlags};
 pub use egress::Egress;
 pub use events::Events;
 pub use flow::{ClockEntry, Flow, FlowFlags, PendingCounters, Seen, Tuple};

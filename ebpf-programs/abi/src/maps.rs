@@ -154,6 +154,13 @@ pub const POD_DROPS: &str = "POD_DROPS";
 /// Capacity of [`POD_DROPS`].
 pub const POD_DROPS_CAPACITY: u32 = PODS_CAPACITY;
 
+/// Reports of dropped packets: ring buffer of [`crate::DropRecord`].
+pub const DROP_RECORDS: &str = "DROP_RECORDS";
+/// Size of [`DROP_RECORDS`] in bytes: some 960 reports.
+pub const DROP_RECORDS_BYTES: u32 = 128 * 1024;
+/// Whether and how often drops are reported: array of one [`crate::DropSampling`].
+pub const DROP_SAMPLING: &str = "DROP_SAMPLING";
+
 /// Bandwidth limits of pods: array, `slot * 2 + direction` → [`crate::Limit`].
 pub const LIMITS: &str = "LIMITS";
 /// Token buckets of pods: array, `slot * 2 + direction` → [`crate::Bucket`].

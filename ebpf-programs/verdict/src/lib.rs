@@ -24,6 +24,7 @@ mod bypass;
 pub mod checksum;
 mod crc;
 mod discovery;
+pub mod drop_record;
 mod duplicate;
 mod eviction;
 mod exit;

@@ -98,7 +98,9 @@ impl Simulator {
             packet: frame.to_vec(),
             ..World::default()
         };
-        xdp_prefilter::check(&frame, &mut self.world, interface).into()
+        xdp_prefilter::check(&frame, &mut self.world, interface)
+            .map_err(|dropped| dropped.reason)
+            .into()
     }
 
     /// Removes expired flows, as the agent's periodic sweep does.

@@ -16,6 +16,7 @@ use crate::process::installation::Installation;
 use crate::process::lifecycle::Lifecycle;
 use crate::process::start::Features;
 use crate::process::uninstall::InstalledFiles;
+use crate::telemetry::drop_events::DropEvents;
 use crate::telemetry::events::Events;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
@@ -43,5 +44,6 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) rate_sampler: RateSampler,
     pub(crate) losses: Losses,
+    pub(crate) drop_events: DropEvents,
     pub(crate) lifecycle: Lifecycle,
 }

@@ -10,6 +10,7 @@
 
 mod cni;
 mod doctor;
+mod drops;
 mod limit;
 mod render;
 mod top;
@@ -80,6 +81,8 @@ enum Verb {
     },
     /// List NAT flows: pod, original and translated addresses, state, age, traffic
     Flows(Flows),
+    /// Show dropped packets as they occur: time, pod, program, reason, addresses, and what to do
+    Drops(drops::Drops),
     /// Change the bandwidth limits of a running pod, effective immediately
     Limit(limit::Limit),
     /// Show live send and receive rates of pods, with bars against their bandwidth limits
@@ -242,6 +245,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
                 render::flows(&view)
             })
         }
+        Verb::Drops(drops) => drops.run(client),
         Verb::Limit(limit) => limit.run(client),
         Verb::Top(top) => top.run(client),
         Verb::Inspect { id, netns } => {

@@ -1,6 +1,7 @@
 //! Renders the agent's responses as tables for terminals and `grep`, one line per object. Pure
 //! functions of the response; whether something is degraded is decided by the agent.
 
+mod drops;
 mod features;
 mod losses;
 mod ports;
@@ -17,6 +18,7 @@ use api::{
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
+pub(crate) use drops::dropped;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
 pub(crate) use versions::version;

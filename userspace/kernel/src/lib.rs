@@ -29,6 +29,7 @@ mod sysctl;
 pub mod testing;
 
 pub use bpf::cgroup::{NodeCgroup, cgroup_root};
+pub use bpf::drop_reader::{DropListener, DropReader, DropReport};
 pub use bpf::features::Feature;
 pub use bpf::flows::FlowReader;
 pub use bpf::pins::remove_pins;
