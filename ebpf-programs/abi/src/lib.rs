@@ -22,6 +22,7 @@ mod fragment;
 mod hostport;
 pub mod maps;
 mod network;
+mod offload;
 mod pod;
 mod prefix;
 mod reason;
@@ -42,6 +43,7 @@ pub use fragment::{
 };
 pub use hostport::{Hostport, HostportKey};
 pub use network::Network;
+pub use offload::{OffloadCandidate, Offloaded};
 pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
 pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;

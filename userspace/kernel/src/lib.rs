@@ -31,6 +31,7 @@ pub mod testing;
 pub use bpf::cgroup::{NodeCgroup, cgroup_root};
 pub use bpf::features::Feature;
 pub use bpf::flows::FlowReader;
+pub use bpf::offloads::Offloads;
 pub use bpf::pins::remove_pins;
 pub use error::{ObserveError, OpenError, StepError};
 pub use foreign::netfilter::{RuleChanges, RuleReader};

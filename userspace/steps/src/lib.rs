@@ -20,10 +20,12 @@ mod node_facts;
 mod observed;
 mod port_holder;
 mod port_reservation;
+mod ruleset;
 mod shape;
 mod socket_hook;
 mod step;
 mod sysctl_key;
+mod tracked_connection;
 mod xdp_prefilter;
 
 pub use announcement::Announcement;
@@ -45,8 +47,10 @@ pub use observed::{
 };
 pub use port_holder::{PortLeave, Process};
 pub use port_reservation::{PortReservation, PortReservations, ReservationOwner, ReservedBy};
+pub use ruleset::{PathHook, PathRule, PathTable, Statement};
 pub use shape::Shape;
 pub use socket_hook::{SocketHook, SocketHookState};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl_key::SysctlKey;
+pub use tracked_connection::{ConntrackStatus, TrackedConnection};
 pub use xdp_prefilter::{AttachedPrefilter, XdpPrefilterStep};

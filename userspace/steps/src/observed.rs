@@ -8,6 +8,7 @@ use model::{
     Netns, NetnsPath, PortVlans, Route, VlanId,
 };
 
+use crate::PathTable;
 use crate::{
     AttachedPrefilter, CheckFacts, CheckQuery, Entries, EntryKey, ForwardTables, Hook,
     NetfilterState, PortReservation, PortReservations, Process, SocketHook, SocketHookState,
@@ -108,6 +109,11 @@ pub struct Observed {
     pub flow_entries: u32,
     /// Netfilter rules of other software that could apply to packets of pods, as texts for people.
     pub foreign_rules: BTreeSet<String>,
+    /// The same of other parts of the kernel: IPsec, IPVS, traffic control, routes by type of
+    /// service.
+    pub foreign_paths: BTreeSet<String>,
+    /// Statements of those netfilter rules.
+    pub path_tables: Vec<PathTable>,
     /// Filter tables that forwarded packets pass; filled in [`Scope::Forwarding`] only.
     pub forwarding: ForwardTables,
     /// State of our netfilter table.

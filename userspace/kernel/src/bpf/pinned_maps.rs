@@ -74,7 +74,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI, with their expected shapes.
-pub(crate) const MAPS: [PinnedMap; 31] = [
+pub(crate) const MAPS: [PinnedMap; 33] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::ClockEntry>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
@@ -125,6 +125,8 @@ pub(crate) const MAPS: [PinnedMap; 31] = [
         maps::EPOCHS_OF_FLOWS + maps::SHARDS,
     ),
     map::<u32, abi::Events>(maps::EVENTS, MapType::Array, 1),
+    map::<abi::Tuple, abi::Offloaded>(maps::OFFLOADED, MapType::Hash, maps::OFFLOADED_CAPACITY),
+    map::<(), ()>(maps::CANDIDATES, MapType::RingBuf, maps::CANDIDATES_SIZE),
     map::<u32, abi::PendingCounters>(maps::PENDING, MapType::Array, ANY_NUMBER),
 ];
 
