@@ -90,8 +90,8 @@ pub trait FlowCache {
     /// Returns the index of this CPU's first entry.
     fn first_cache_index(&self) -> u32;
     /// Returns the tags of the bucket whose first entry has this index, 16 bits each, 0 where there
-    /// is no entry. An entry, which may be in no CPU cache, is read only where its tag is the
-    /// key's.
+    /// is no entry. An entry, which may be in no CPU cache, is read only where its tag is that of
+    /// the key.
     fn cache_tags(&self, bucket: u32) -> u64;
     /// Returns the entry at this index.
     fn cache_entry(&self, index: u32) -> Option<Self::EntryRef>;

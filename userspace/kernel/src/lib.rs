@@ -1,7 +1,7 @@
 //! Reads and changes the kernel: netlink, network namespaces, sysctls and eBPF.
 //!
 //! No other crate of the agent has effects on the kernel. This one takes no decisions: it observes
-//! the part of the kernel that a [`Scope`] names, and executes one [`Step`] at a time.
+//! the part of the kernel that a [`Question`] is about, and executes one [`Step`] at a time.
 //!
 //! [`Host`] is the real kernel. `fake::Fake` (feature `fake`) is an in-memory kernel that returns
 //! the same errors; the parity tests execute the same random steps on both and compare.
@@ -47,13 +47,31 @@ pub use syscall::peer_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use steps::{Observed, Scope, Step};
+use steps::{
+    AddressQuery, AttachmentQuery, CheckQuery, ForwardingQuery, HostSideQuery, NetnsQuery,
+    NodeQuery, PortQuery, PortUserQuery, Question, SettingsQuery, Step, SysctlQuery,
+};
+
+/// Answers one kind of question about the kernel.
+pub trait Observe<Q: Question> {
+    /// Reads what `question` asks for; changes nothing.
+    fn observe(&mut self, question: &Q) -> Result<Q::Answer, ObserveError>;
+}
 
 /// Interface between the engine, which decides, and the kernel, which is observed and changed.
-pub trait Kernel {
-    /// Reads the state of the kernel within `scope`; changes nothing.
-    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError>;
-
+pub trait Kernel:
+    Observe<NodeQuery>
+    + Observe<CheckQuery>
+    + Observe<SysctlQuery>
+    + Observe<NetnsQuery>
+    + Observe<AttachmentQuery>
+    + Observe<HostSideQuery>
+    + Observe<AddressQuery>
+    + Observe<PortQuery>
+    + Observe<ForwardingQuery>
+    + Observe<PortUserQuery>
+    + Observe<SettingsQuery>
+{
     /// Executes one step. Idempotent: a step that has already been executed succeeds and changes
     /// nothing.
     fn execute(&mut self, step: &Step) -> Result<(), StepError>;

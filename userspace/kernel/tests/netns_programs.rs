@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
-use kernel::{Host, Kernel, OpenError};
+use kernel::{Host, Kernel, Observe as _, OpenError};
 use model::{PortMapping, Protocol};
 use planner::attachment_query;
-use steps::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
+use steps::{Entry, EntryKey, Hook, LinkRef, Step};
 use support::foreign::ForeignProgram;
 use support::skip::has_tcx;
 use support::*;
@@ -245,8 +245,8 @@ fn entries_of_an_attachment_are_found_by_its_keys_and_removed() {
         let steps = entry_steps(&attachment);
         execute(&mut host, &steps);
         execute(&mut host, &steps);
-        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
-        let seen = host.observe(&scope).unwrap().entries;
+        let query = attachment_query(&attachment);
+        let seen = host.observe(&query).unwrap().host.entries;
         assert_eq!(seen.len(), 6);
         assert_eq!(observe(&mut host).entries, seen);
         for step in &steps {
@@ -260,7 +260,7 @@ fn entries_of_an_attachment_are_found_by_its_keys_and_removed() {
             };
             execute(&mut host, &[remove.clone(), remove]);
         }
-        assert!(host.observe(&scope).unwrap().entries.is_empty());
+        assert!(host.observe(&query).unwrap().host.entries.is_empty());
         assert!(observe(&mut host).entries.is_empty());
     });
 }

@@ -27,6 +27,7 @@ mod detach;
 mod flow_capacity;
 mod forwarding;
 mod hooks;
+mod host_side;
 mod local_reserved_ports;
 mod mtu;
 mod netfilter_table;
@@ -76,6 +77,7 @@ pub use forwarding::{
     DefaultState, DroppingDefault, ForwardingIntent, ForwardingMode, ForwardingPlan, PodSources,
     Probe, accept_rules, plan_forwarding, plan_forwarding_removal,
 };
+pub use host_side::HostSide;
 pub use local_reserved_ports::{
     LocalReservedPorts, local_reserved_ports_key, plan_local_reserved_ports, published_ports,
 };

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::{Context, Error, Result};
 use engine::{Engine, Settings};
 use kernel::{Feature, Host, HostOptions, Kernel, NodeCgroup};
-use steps::Scope;
+use steps::NodeQuery;
 use store::{Store, StoreError};
 
 use crate::clock;
@@ -124,7 +124,7 @@ fn replace_damaged_records(
     damage: StoreError,
 ) -> Result<Store> {
     let sysctls = BTreeSet::new();
-    let live_pod_links = planner::live_pod_links(&host.observe(&Scope::Node { sysctls })?);
+    let live_pod_links = planner::live_pod_links(&host.observe(&NodeQuery { sysctls })?);
     if live_pod_links.is_empty() {
         let (store, aside) = Store::replace(records)?;
         tracing::error!(
