@@ -26,6 +26,14 @@ mount -t bpf -o mode=700 bpf $root/sys/fs/bpf
 mkdir -p $root/srv/viaduct/target/dist
 mount --bind "$dist" $root/srv/viaduct/target/dist
 mount -o remount,bind,ro $root/srv/viaduct/target/dist
+# What else is built beside the distribution: packages, and the agent of upgrade tests.
+for name in package dist-next; do
+    if [ -d "${dist%/*}/$name" ]; then
+        mkdir $root/srv/viaduct/target/$name
+        mount --bind "${dist%/*}/$name" $root/srv/viaduct/target/$name
+        mount -o remount,bind,ro $root/srv/viaduct/target/$name
+    fi
+done
 for device in null:3 zero:5 full:7 random:8 urandom:9; do
     mknod -m 666 $root/dev/${device%:*} c 1 ${device#*:}
 done

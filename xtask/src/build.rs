@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::setup::{self, Scope, Tools};
-use crate::{command, project};
+use crate::{command, project, source};
 
 /// The target of the BPF object.
 pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
@@ -53,7 +53,9 @@ pub(crate) fn bpf_object_with(tools: &Tools, target: &Path, feature: Option<&str
         .args(feature.map(|feature| format!("--features=abi/{feature}")))
         .env("PATH", format!("{}:{path}", folder.display()))
         .env("RUSTC_BOOTSTRAP", "1")
-        .env("RUSTFLAGS", bpf_flags())
+        .args(["--config", &bpf_flags(tools)?])
+        // Would replace the flags.
+        .env_remove("RUSTFLAGS")
         .env("CARGO_PROFILE_RELEASE_STRIP", "none")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "2")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
@@ -63,9 +65,24 @@ pub(crate) fn bpf_object_with(tools: &Tools, target: &Path, feature: Option<&str
 }
 
 /// `v3` has 32-bit arithmetic and atomics with a result; every supported kernel has it.
-fn bpf_flags() -> String {
-    let host = format!("--cfg bpf_target_arch=\"{}\"", std::env::consts::ARCH);
-    format!(
-        "{host} -C linker=bpf-linker -C link-arg=--btf -C debuginfo=2 -C target-cpu=v3 -C panic=abort"
-    )
+const CODE: [&str; 4] = [
+    "-Clink-arg=--btf",
+    "-Cdebuginfo=2",
+    "-Ctarget-cpu=v3",
+    "-Cpanic=abort",
+];
+
+/// Returns the compiler flags of the BPF object, as a value of `cargo --config`.
+fn bpf_flags(tools: &Tools) -> Result<String> {
+    let host = format!("bpf_target_arch=\"{}\"", std::env::consts::ARCH);
+    let sysroot = tools.toolchain.sysroot()?;
+    let core = format!("--remap-path-prefix={}=/rustc", sysroot.display());
+    let flags: Vec<String> = ["--cfg", &host, "-Clinker=bpf-linker"]
+        .into_iter()
+        .chain(CODE)
+        .map(str::to_owned)
+        .chain([core])
+        .chain(source::path_flags())
+        .collect();
+    Ok(source::flags_in_config(BPF_TARGET, &flags))
 }

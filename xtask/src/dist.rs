@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::sbom::{self, Shipped};
 use crate::setup::{self, Scope, Tools};
-use crate::{build, command, project};
+use crate::{build, command, programs, project};
 
 /// Sample configuration files.
 const SAMPLES: [(&str, &str); 4] = [
@@ -26,7 +26,7 @@ const SAMPLES: [(&str, &str); 4] = [
 ];
 
 /// Other names of the plugin: executed by one of them, it is that plugin.
-const NAMES: [&str; 7] = [
+pub(crate) const PLUGIN_NAMES: [&str; 7] = [
     "bridge",
     "host-local",
     "portmap",
@@ -60,20 +60,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     let tools = setup::ensure(Scope::Build)?;
     build::bpf_object(&tools)?;
-    let agent_and_ctl = ["build", "--release", "-p", "agent", "-p", "ctl"];
-    command::run(Command::new("cargo").args(agent_and_ctl))?;
-    let plugin = plugin(&tools)?;
-    let release = project::target().join("release");
+    let programs = programs::build(&tools)?;
     let dist = project::dist();
-    install(&release.join("viaductd"), &dist.join("bin/viaductd"), 0o755)?;
-    install(
-        &release.join("viaductctl"),
-        &dist.join("bin/viaductctl"),
-        0o755,
-    )?;
-    ensure_small(&plugin)?;
-    install(&plugin, &dist.join("cni/viaduct"), 0o755)?;
-    for name in NAMES {
+    install(&programs.agent, &dist.join("bin/viaductd"), 0o755)?;
+    install(&programs.ctl, &dist.join("bin/viaductctl"), 0o755)?;
+    ensure_small(&programs.plugin)?;
+    install(&programs.plugin, &dist.join("cni/viaduct"), 0o755)?;
+    for name in PLUGIN_NAMES {
         link(&dist.join("cni/viaduct"), &dist.join("cni").join(name))?;
     }
     install(
@@ -84,7 +77,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     for (name, text) in SAMPLES {
         put(&dist.join("etc").join(name), text.as_bytes(), 0o644)?;
     }
-    sbom::write(&dist.join("sbom"), &shipped(&tools, &dist)?)?;
+    sbom::write(
+        &dist.join("sbom"),
+        &shipped(&tools, &programs.target, &dist)?,
+    )?;
     eprintln!("{} is ready", project::short(&dist));
     if args.next {
         next_agent()?;
@@ -94,13 +90,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 /// Returns the shipped files that are compiled, each as it is built.
-fn shipped(tools: &Tools, dist: &Path) -> Result<[Shipped; 4]> {
+fn shipped(tools: &Tools, target: &str, dist: &Path) -> Result<[Shipped; 4]> {
     let compiler = command::output(Command::new("rustc").arg("-V"))?;
-    let host = || format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let of = |file: &str, package| Shipped {
         file: dist.join(file),
         package,
-        target: host(),
+        target: target.to_owned(),
         built_with: &["agent", "ctl"],
         runtime: "rust-std",
         compiler: compiler.clone(),
@@ -109,7 +104,6 @@ fn shipped(tools: &Tools, dist: &Path) -> Result<[Shipped; 4]> {
         of("bin/viaductd", "agent"),
         of("bin/viaductctl", "ctl"),
         Shipped {
-            target: tools.plugin_target.clone().unwrap_or_else(host),
             built_with: &["plugin"],
             ..of("cni/viaduct", "plugin")
         },
@@ -158,31 +152,6 @@ fn test_agent(features: &str, version: &str, dist: &Path) -> Result<()> {
     command::run(&mut cargo)?;
     let built = project::target().join("debug/viaductd");
     install(&built, &dist.join("bin/viaductd"), 0o755)
-}
-
-/// The profile's `strip` does not apply to a package that has settings of its own.
-const STRIPPED: [&str; 2] = ["--", "-Cstrip=symbols"];
-/// Linked at a fixed address, so that nothing is relocated at start: writing to a page of pointers
-/// costs a page fault and a copy of the page.
-const IN_PLACE: &str = "-Crelocation-model=static";
-
-/// Builds the plugin, small and statically linked, and returns its path.
-fn plugin(tools: &Tools) -> Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["rustc", "--release", "-p", "plugin"]);
-    let Some(target) = &tools.plugin_target else {
-        command::run(cargo.args(STRIPPED))?;
-        return Ok(project::target().join("release/viaduct"));
-    };
-    cargo
-        .args(["--target", target])
-        .args(["--config", "profile.release.lto=\"fat\""])
-        .args(["--config", "profile.release.codegen-units=1"])
-        .args(["--config", "profile.release.opt-level=\"z\""])
-        // Panics are not caught, and unwinding tables would be a tenth of the program.
-        .args(["--config", "profile.release.panic=\"abort\""]);
-    command::run(cargo.args(STRIPPED).arg(IN_PLACE))?;
-    Ok(project::target().join(target).join("release/viaduct"))
 }
 
 fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {

@@ -25,7 +25,9 @@ mod differential;
 mod dist;
 mod fuzz;
 mod metadata;
+mod package;
 mod privilege;
+mod programs;
 mod progress;
 mod project;
 mod rungs;
@@ -33,6 +35,7 @@ mod sbom;
 mod setup;
 mod side_by_side;
 mod soak;
+mod source;
 mod style;
 mod suites;
 mod test;
@@ -88,6 +91,8 @@ enum Verb {
     Deny(deny::Args),
     /// Lay out the files of an installation under target/dist
     Dist(dist::Args),
+    /// Build packages for Debian and Fedora, a tarball and checksums under target/package
+    Package(package::Args),
     /// Run all checks that must pass before a change is merged
     Ci,
 }
@@ -120,6 +125,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Tidy(args) => tidy::run(&args),
         Verb::Deny(args) => deny::run(&args),
         Verb::Dist(args) => dist::run(args),
+        Verb::Package(args) => package::run(&args),
         Verb::Ci => ci::run(),
     }
 }

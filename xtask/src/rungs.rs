@@ -9,7 +9,7 @@ use crate::binaries::{self, TestBinary};
 use crate::changed::Reach;
 use crate::setup::{self, Scope};
 use crate::side_by_side::{self, Conditions};
-use crate::{build, command, deny, dist, fuzz, metadata, project, style, tidy};
+use crate::{build, command, deny, dist, fuzz, metadata, package, project, style, tidy};
 
 /// One rung, in the order of cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,6 +133,14 @@ impl Count {
         self.good &= has_passed;
     }
 
+    /// Adds the tests of another count.
+    pub(crate) fn extend(&mut self, other: &Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.good &= other.good;
+    }
+
     /// Adds the closing line of a test binary.
     pub(crate) fn read(&mut self, line: &str) {
         if line.contains(SKIPPED) {
@@ -215,8 +223,20 @@ fn e2e(selection: &Selection) -> Result<Count> {
     }
     setup::ensure(Scope::Runtimes)?;
     dist::run(dist::Args { next: true })?;
-    as_root(binaries::rooted(&metadata, &names)?, selection)
+    let part = selection.filter.first();
+    let installs_packages = names.iter().any(|name| name == PACKAGES)
+        && part.is_none_or(|part| part.contains("package"));
+    let mut count = if installs_packages {
+        package::of_ladder()?
+    } else {
+        Count::of_nothing()
+    };
+    count.extend(&as_root(binaries::rooted(&metadata, &names)?, selection)?);
+    Ok(count)
 }
+
+/// The integration test that installs packages. Each name of its tests has the word.
+const PACKAGES: &str = "packages";
 
 fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
     let variables = [
@@ -235,6 +255,7 @@ fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
 /// Builds what both root rungs run, and lists it in their order.
 pub(crate) fn root_tests() -> Result<Vec<TestBinary>> {
     dist::run(dist::Args { next: true })?;
+    package::of_ladder()?;
     let metadata = metadata::load()?;
     let mut names = binaries::netns_names(&metadata);
     names.extend(binaries::e2e_names(&metadata));

@@ -220,7 +220,8 @@ fn component(id: &Id, one: &Crate, checksum: Option<&String>) -> Result<Value> {
     Ok(component)
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+/// Returns two digits for each byte.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

@@ -1,7 +1,7 @@
 //! `setup`: installs what building, testing and the demo need, where it is missing.
 //!
 //! Two parts. Compilers: for BPF code, a Rust compiler with the sources of `core` and a linker of
-//! the same LLVM; for the plugin, the musl target. A stamp saves what was found or installed.
+//! the same LLVM; for the programs, the musl target. A stamp saves what was found or installed.
 //! Programs that tests and the demo call are looked up at each run.
 
 mod apt;
@@ -79,6 +79,12 @@ pub(crate) fn ensure_fuzzing() -> Result<()> {
     Apt::new(&steps).install("compile libFuzzer", &["g++"])
 }
 
+/// Installs the tools that write packages.
+pub(crate) fn ensure_packaging() -> Result<()> {
+    let steps = Steps::new(Voice::QuietIfDone);
+    programs::ensure_packaging(&mut Apt::new(&steps))
+}
+
 /// Installs what guests of `vm` need in addition.
 pub(crate) fn ensure_guests(steps: &Steps) -> Result<()> {
     programs::ensure_guests(&mut Apt::new(steps))
@@ -97,8 +103,8 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
         linker::VERSION,
         tools.linker.display()
     ));
-    if let Some(target) = &tools.plugin_target {
-        steps.already(&format!("the plugin for {target}, linked statically"));
+    if let Some(target) = &tools.static_target {
+        steps.already(&format!("the programs for {target}, linked statically"));
     }
     if scope != Scope::Build {
         programs::ensure(&steps, &mut apt)?;
@@ -114,11 +120,11 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
 fn compilers(steps: &Steps, apt: &mut Apt<'_>) -> Result<Tools> {
     let toolchain = toolchain::ensure(steps, apt)?;
     let linker = linker::ensure(steps, apt)?;
-    let plugin_target = musl::ensure(steps)?;
+    let static_target = musl::ensure(steps)?;
     let tools = Tools {
         toolchain,
         linker,
-        plugin_target,
+        static_target,
     };
     tools.remember()?;
     Ok(tools)

@@ -64,8 +64,8 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<()> {
-    if options.sample_config {
-        return print(&config::sample());
+    if let Some(text) = text_instead_of_an_agent(&options)? {
+        return print(&text);
     }
     let config = Config::load(options.clone())?;
     let log_level = log::start(log::parse_filter(&config.log_level)?);
@@ -131,6 +131,19 @@ fn run(options: Options) -> Result<()> {
         .map_err(|_| anyhow!("the engine's thread panicked"))?;
     finish(gone.load(Ordering::Acquire), &socket)?;
     served
+}
+
+/// Returns what options that start no agent print: a sample, or that the configuration is valid.
+fn text_instead_of_an_agent(options: &Options) -> Result<Option<String>> {
+    if options.sample_config {
+        return Ok(Some(config::sample()));
+    }
+    if options.check_config {
+        let config = Config::load(options.clone())?;
+        log::parse_filter(&config.log_level)?;
+        return Ok(Some("the configuration is valid\n".to_owned()));
+    }
+    Ok(None)
 }
 
 /// Logs the end, and removes the folder of the API socket of a node without Viaduct.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod build_facts;
 mod client;
 mod event;
 mod flow;
@@ -20,6 +21,7 @@ mod status;
 mod uninstall;
 mod view;
 
+pub use build_facts::BuildFacts;
 pub use client::{Client, ClientError, Reply};
 pub use event::{Event, EventOutcome};
 pub use flow::{

@@ -11,6 +11,9 @@ use crate::{AddressView, PodView};
 pub struct Version {
     /// Version of the agent, for example `0.1.0`.
     pub agent: String,
+    /// Commit of the agent's sources, with `-dirty` if they were changed; empty if it is unknown.
+    #[serde(default)]
+    pub commit: String,
     /// Version of the map layouts that the agent shares with its eBPF programs.
     pub abi: u32,
     /// Version of this API, for example `1.1`; empty if the agent is older than this field.

@@ -64,18 +64,19 @@ impl Plugin {
     }
 
     /// Returns the version text that the program prints without `CNI_COMMAND`; `version` is
-    /// Viaduct's. Nomad takes the first substring that looks like a version.
-    pub fn about(self, version: &str) -> String {
+    /// Viaduct's, and `build` identifies the build. Nomad takes the first substring that looks like
+    /// a version.
+    pub fn about(self, version: &str, build: &str) -> String {
         let name = self.name();
         let release = match self {
-            Self::Viaduct => format!("v{version}"),
+            Self::Viaduct => format!("v{version} ({build})"),
             Self::Bridge
             | Self::HostLocal
             | Self::Portmap
             | Self::Bandwidth
             | Self::Firewall
             | Self::Tuning
-            | Self::Loopback => format!("v{REFERENCE} (viaduct v{version})"),
+            | Self::Loopback => format!("v{REFERENCE} (viaduct v{version}, {build})"),
         };
         format!(
             "CNI {name} plugin {release}\nCNI protocol versions supported: {}",
@@ -103,9 +104,11 @@ mod tests {
     /// behaviours S1, C8
     #[test]
     fn the_version_text_begins_with_the_reference_release() {
-        let words = Plugin::Bridge.about("0.1.0");
-        assert!(words.starts_with("CNI bridge plugin v1.9.1 (viaduct v0.1.0)\nCNI protocol"));
-        let words = Plugin::Viaduct.about("0.1.0");
-        assert!(words.starts_with("CNI viaduct plugin v0.1.0\nCNI protocol"));
+        let words = Plugin::Bridge.about("0.1.0", "commit 1a2b");
+        let start = "CNI bridge plugin v1.9.1 (viaduct v0.1.0, commit 1a2b)\nCNI protocol";
+        assert!(words.starts_with(start), "{words}");
+        let words = Plugin::Viaduct.about("0.1.0", "commit 1a2b");
+        let start = "CNI viaduct plugin v0.1.0 (commit 1a2b)\nCNI protocol";
+        assert!(words.starts_with(start), "{words}");
     }
 }

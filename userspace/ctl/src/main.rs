@@ -19,11 +19,12 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use api::{
-    AttachmentView, Client, ClientError, FlowQuery, FlowsView, PortView, Reply, Status,
+    AttachmentView, BuildFacts, Client, ClientError, FlowQuery, FlowsView, PortView, Reply, Status,
     UninstallRequest, Uninstalled, path,
 };
 use clap::{Parser, Subcommand};
@@ -31,9 +32,19 @@ use model::{printable, printable_json, printable_lines};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// What identifies this build.
+const BUILD: BuildFacts = BuildFacts {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("VIADUCT_COMMIT"),
+    abi: abi::ABI_VERSION,
+};
+
+/// Text of `--version`.
+static VERSION: LazyLock<String> = LazyLock::new(|| BUILD.to_string());
+
 /// Show and control Viaduct's agent on this node
 #[derive(Debug, Parser)]
-#[command(name = "viaductctl", version)]
+#[command(name = "viaductctl", version = VERSION.as_str())]
 struct Options {
     /// Unix socket of the agent; without the permission to connect to it, queries use the read-only
     /// socket beside it
@@ -258,7 +269,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             let agent = get(client, path::STATUS)
                 .and_then(|reply| Ok(decode::<Status>(&reply)?))
                 .map(|status| status.version);
-            Ok(render::version(env!("CARGO_PKG_VERSION"), agent.as_ref()))
+            Ok(render::version(BUILD, agent.as_ref()))
         }
     }
 }

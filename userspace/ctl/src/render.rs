@@ -6,18 +6,20 @@ mod losses;
 mod ports;
 mod sandbox;
 mod shaper;
+mod versions;
 
 use std::fmt::{Display, Write};
 
 use api::{
     AttachmentView, BypassView, Degraded, Event, FlowTableView, FlowView, FlowsView,
     ForwardingView, HostportView, NetworkView, OperationView, Outcome, PodFlowsView, PodView,
-    Reconcile, Reloaded, Status, Uninstalled, UplinkView, Version,
+    Reconcile, Reloaded, Status, Uninstalled, UplinkView,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
+pub(crate) use versions::version;
 
 /// Milliseconds after which a running operation is shown in the status.
 const LONG: u64 = 1000;
@@ -25,7 +27,7 @@ const LONG: u64 = 1000;
 /// Renders the agent's status: health and degradations first, then networks, uplinks and features.
 pub(crate) fn status(status: &Status) -> String {
     let mut text = String::new();
-    line(&mut text, "Agent", agent(&status.version));
+    line(&mut text, "Agent", versions::agent(&status.version));
     line(&mut text, "Up for", duration(status.uptime_seconds));
     line(&mut text, "Health", health(&status.degraded));
     for reason in &status.degraded {
@@ -259,28 +261,6 @@ fn traffic(packets: u64, bytes: u64) -> String {
         _ => (bytes / 1_000_000_000, "GB"),
     };
     format!("{packets} ({amount} {unit})")
-}
-
-/// Renders the versions of viaductctl and of the agent; of the latter, the error if there is one.
-pub(crate) fn version<E: Display>(own: &str, agent_version: Result<&Version, &E>) -> String {
-    let agent = match agent_version {
-        Ok(version) => agent(version),
-        // The first line only: the advice that follows is for commands that need the agent.
-        Err(error) => {
-            let error = error.to_string();
-            format!("unknown ({})", error.lines().next().unwrap_or_default())
-        }
-    };
-    format!("viaductctl {own}\nviaductd   {agent}\n")
-}
-
-fn agent(version: &Version) -> String {
-    let api = if version.api.is_empty() {
-        String::new()
-    } else {
-        format!("API {}, ", version.api)
-    };
-    format!("{}, {api}datapath ABI {}", version.agent, version.abi)
 }
 
 fn health(degraded: &[Degraded]) -> String {

@@ -29,12 +29,20 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
+use api::BuildFacts;
 use cni::{Command, Environment, Error, Header, Plugin, Version};
 
 /// Allocator that requests memory from the kernel in few large pieces and keeps it. The C library's
 /// allocator makes a system call for nearly every page, and returns each page.
 #[global_allocator]
 static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
+/// What identifies this build.
+const BUILD: BuildFacts = BuildFacts {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("VIADUCT_COMMIT"),
+    abi: abi::ABI_VERSION,
+};
 
 /// Bytes of a network configuration that are accepted. No runtime sends as much, and it bounds the
 /// memory.
@@ -119,13 +127,19 @@ fn execute(plugin: Plugin, environment: &Environment, config: &str) -> Result<St
 }
 
 /// Prints name and versions on standard error: for people, and for Nomad, which executes every
-/// plugin without an environment (behaviours S1, C8).
+/// plugin without an environment (behaviours S1, C8). `viaduct --version` prints them on standard
+/// output, as other programs do.
 #[expect(
     clippy::print_stderr,
     reason = "the protocol wants this text on standard error"
 )]
 fn print_about(plugin: Plugin) -> ExitCode {
-    eprintln!("{}", plugin.about(env!("CARGO_PKG_VERSION")));
+    let about = plugin.about(BUILD.version, &BUILD.details());
+    let argument = std::env::args().nth(1);
+    if plugin == Plugin::Viaduct && matches!(argument.as_deref(), Some("--version" | "-V")) {
+        return print(&format!("{about}\n"));
+    }
+    eprintln!("{about}");
     ExitCode::SUCCESS
 }
 

@@ -128,6 +128,35 @@ fn without_a_command_the_plugin_prints_about_on_stderr_and_succeeds() {
     );
 }
 
+/// Executed by another name it is a reference plugin, which prints on standard error whatever its
+/// arguments are.
+#[test]
+fn the_version_option_prints_the_build_on_stdout_unless_executed_by_another_name() {
+    use std::os::unix::process::CommandExt as _;
+
+    let print = |name: &str| {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a plugin is executed, so its test executes it"
+        )]
+        let mut plugin = Command::new(env!("CARGO_BIN_EXE_viaduct"));
+        plugin.arg0(name).arg("--version").env_clear();
+        let output = plugin.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
+    };
+    let [stdout, stderr] = print("/opt/cni/bin/viaduct");
+    assert_eq!(stderr, "");
+    let build = format!("API {}, datapath ABI ", api::VERSION);
+    assert!(
+        stdout.contains(" (commit ") && stdout.contains(&build),
+        "{stdout}"
+    );
+    let [stdout, stderr] = print("/opt/cni/bin/bridge");
+    assert_eq!(stdout, "");
+    assert!(stderr.starts_with("CNI bridge plugin v1."), "{stderr}");
+}
+
 /// behaviour S4
 #[test]
 fn version_needs_no_agent_and_no_input() {

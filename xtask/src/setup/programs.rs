@@ -41,6 +41,18 @@ const GUEST_PROGRAMS: [(&[&str], &str); 4] = [
     ),
 ];
 
+/// Programs that write and install packages.
+const PACKAGING: [(&str, &str); 3] = [("dpkg-deb", "dpkg"), ("rpmbuild", "rpm"), ("gzip", "gzip")];
+
+pub(super) fn ensure_packaging(apt: &mut Apt<'_>) -> Result<()> {
+    let missing: Vec<&str> = PACKAGING
+        .iter()
+        .filter(|(program, _)| privilege::find(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    apt.install("write packages", &missing)
+}
+
 pub(super) fn ensure_guests(apt: &mut Apt<'_>) -> Result<()> {
     for (places, package) in GUEST_PROGRAMS {
         if !places.iter().any(|place| privilege::find(place).is_some()) {

@@ -10,14 +10,14 @@ use super::toolchain::{self, Toolchain};
 use crate::project;
 
 /// Version of the stamp: raised when setup installs something else than before.
-const RECIPE: u64 = 2;
+const RECIPE: u64 = 3;
 
 /// Compiler, linker and targets.
 pub(crate) struct Tools {
     pub(crate) toolchain: Toolchain,
     pub(crate) linker: PathBuf,
-    /// The target for which the plugin is built, if not the host.
-    pub(crate) plugin_target: Option<String>,
+    /// The target for which the programs are built, if not the host.
+    pub(crate) static_target: Option<String>,
 }
 
 impl Tools {
@@ -30,8 +30,8 @@ impl Tools {
         if stamp["recipe"] != RECIPE || !linker.exists() || toolchain::chosen().is_some() {
             return None;
         }
-        let plugin_target = stamp["plugin-target"].as_str().map(str::to_owned);
-        if plugin_target
+        let static_target = stamp["static-target"].as_str().map(str::to_owned);
+        if static_target
             .as_deref()
             .is_some_and(|target| !musl::is_installed(target))
         {
@@ -41,7 +41,7 @@ impl Tools {
         (stamp["version"] == toolchain.version.as_str()).then_some(Self {
             toolchain,
             linker,
-            plugin_target,
+            static_target,
         })
     }
 
@@ -55,7 +55,7 @@ impl Tools {
             "toolchain": self.toolchain.name,
             "version": self.toolchain.version,
             "linker": self.linker,
-            "plugin-target": self.plugin_target,
+            "static-target": self.static_target,
         });
         std::fs::create_dir_all(project::tools())?;
         std::fs::write(path(), format!("{stamp_text:#}\n"))?;

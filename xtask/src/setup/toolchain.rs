@@ -53,6 +53,13 @@ impl Toolchain {
         &self.version
     }
 
+    /// Returns the directory that has its libraries and their sources.
+    pub(crate) fn sysroot(&self) -> Result<PathBuf> {
+        let mut rustc = tool(self.name.as_deref(), "rustc");
+        let path = command::output(rustc.args(["--print", "sysroot"]))?;
+        Ok(PathBuf::from(path.trim()))
+    }
+
     /// Returns its cargo.
     pub(crate) fn cargo(&self) -> Command {
         tool(self.name.as_deref(), "cargo")

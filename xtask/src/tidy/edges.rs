@@ -33,8 +33,8 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
             "store",
         ],
     ),
-    ("plugin", &["api", "cni", "invoke", "ipam", "model"]),
-    ("ctl", &["api", "cni", "invoke", "model"]),
+    ("plugin", &["abi", "api", "cni", "invoke", "ipam", "model"]),
+    ("ctl", &["abi", "api", "cni", "invoke", "model"]),
 ];
 
 /// Crates without effects.

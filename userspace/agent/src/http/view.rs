@@ -21,13 +21,14 @@ use crate::http::{limits, names};
 use crate::process::offload::OffloadCounts;
 use crate::process::sandbox;
 use crate::telemetry::rates::Rates;
-use crate::version::VERSION;
+use crate::version::BUILD;
 
 /// Returns the versions of the agent and of its interfaces.
 fn version() -> Version {
     Version {
-        agent: VERSION.to_owned(),
-        abi: abi::ABI_VERSION,
+        agent: BUILD.version.to_owned(),
+        commit: BUILD.commit().unwrap_or_default().to_owned(),
+        abi: BUILD.abi,
         api: api::VERSION.to_owned(),
         cni: cni::Version::ALL
             .map(|version| version.to_string())

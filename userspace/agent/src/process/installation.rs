@@ -4,6 +4,7 @@
 //! A file is Viaduct's by its contents, never by its name alone. Files that other software shares
 //! are reported and left.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -50,6 +51,10 @@ const UNITS: &str = "etc/systemd/system";
 /// Names of the units.
 const UNIT_NAMES: [&str; 2] = ["viaductd.service", "viaductd.socket"];
 
+/// Directory of lists, one for each installed package, of the plugins that the package manager
+/// removes: one absolute path in each line.
+const PACKAGES: &str = "usr/share/viaduct/packages";
+
 /// Maximum size in bytes of a file that is read.
 const MAX_BYTES: u64 = 8 << 20;
 
@@ -68,6 +73,8 @@ enum Kind {
     SharedConfiguration,
     /// The plugin, under one of its names.
     Plugin,
+    /// The plugin, as a file of a package.
+    PackagedPlugin,
     /// A link that makes systemd start a unit.
     EnabledUnit,
     /// A unit.
@@ -84,6 +91,9 @@ impl fmt::Display for InstalledFile {
                 "network configuration that names the plugin viaduct: new pods fail until it is changed"
             }
             Kind::Plugin => "plugin of Viaduct, which does not work without the agent",
+            Kind::PackagedPlugin => {
+                "plugin of an installed package, which the package manager removes"
+            }
             Kind::EnabledUnit => "enabled unit: systemd starts the agent at the next boot",
             Kind::Unit => "unit of the agent",
         };
@@ -120,7 +130,8 @@ impl Installation {
     pub(crate) fn report(&self, purge: bool) -> Report {
         let mut report = Report::default();
         for file in self.files() {
-            if !purge || file.kind == Kind::SharedConfiguration {
+            let stays = matches!(file.kind, Kind::SharedConfiguration | Kind::PackagedPlugin);
+            if !purge || stays {
                 report.remaining.push(file.to_string());
                 continue;
             }
@@ -144,11 +155,15 @@ impl Installation {
             .iter()
             .flat_map(|folder| entries(&self.root.join(folder)))
             .filter_map(|path| Some((self.configuration(&path)?, path)));
+        let packaged = self.packaged();
         let plugins = PLUGINS
             .iter()
             .flat_map(|folder| PLUGIN_NAMES.map(|name| self.root.join(folder).join(name)))
             .filter(|path| contains(path, api::DEFAULT_SOCKET))
-            .map(|path| (Kind::Plugin, path));
+            .map(|path| match packaged.contains(&path) {
+                true => (Kind::PackagedPlugin, path),
+                false => (Kind::Plugin, path),
+            });
         let units = self.root.join(UNITS);
         let enabled = entries(&units)
             .into_iter()
@@ -165,6 +180,19 @@ impl Installation {
             .chain(own)
             .chain(plugins)
             .map(|(kind, path)| InstalledFile { path, kind })
+            .collect()
+    }
+
+    /// Returns the plugins that are files of installed packages.
+    fn packaged(&self) -> BTreeSet<PathBuf> {
+        let lists = entries(&self.root.join(PACKAGES));
+        let texts = lists.iter().filter_map(|list| read(list).ok());
+        texts
+            .flat_map(|text| {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                let paths = text.lines().map(|path| path.trim_start_matches('/'));
+                paths.map(|path| self.root.join(path)).collect::<Vec<_>>()
+            })
             .collect()
     }
 
@@ -379,5 +407,18 @@ mod tests {
         );
         let again = node.report(true);
         assert!(again.removed.is_empty() && again.remaining.len() == 1);
+    }
+
+    #[test]
+    fn a_purge_leaves_the_plugins_of_packages_to_the_package_manager() {
+        let node = node();
+        let list = "/opt/cni/bin/viaduct\n/opt/cni/bin/absent\n";
+        node.put("usr/share/viaduct/packages/viaduct", list);
+        let report = node.report(true);
+        assert_eq!(report.removed.len(), 6, "{report:?}");
+        insta::assert_snapshot!(report.remaining.join("\n"), @r"
+        etc/cni/net.d/10-shared.conflist: network configuration that names the plugin viaduct: new pods fail until it is changed
+        opt/cni/bin/viaduct: plugin of an installed package, which the package manager removes
+        ");
     }
 }

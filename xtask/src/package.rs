@@ -1,0 +1,152 @@
+//! `package`: packages for Debian and Fedora, and a tarball, under `target/package`.
+//!
+//! Made from `target/dist` by the tools of the distributions. Equal files give equal packages: each
+//! time in them is that of the sources, and each owner is root.
+
+mod deb;
+mod reproduce;
+mod rpm;
+mod stage;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use sha2::{Digest as _, Sha256};
+
+use crate::rungs::Count;
+use crate::sbom::hexadecimal;
+use crate::{command, dist, project, setup, source};
+
+/// File with the checksums of the others, in the format of `sha256sum`.
+const SUMS: &str = "SHA256SUMS";
+
+/// Arguments of `package`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Build everything a second time in a copy of the checkout, and compare the checksums
+    #[arg(long)]
+    reproduce: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    dist::run(dist::Args::default())?;
+    let folder = folder();
+    write(&folder)?;
+    print!("{}", fs::read_to_string(folder.join(SUMS))?);
+    if args.reproduce {
+        reproduce::compare(&folder)?;
+    }
+    Ok(())
+}
+
+/// Packages `target/dist` twice and compares the results, for the test ladder.
+pub(crate) fn of_ladder() -> Result<Count> {
+    let folder = folder();
+    write(&folder)?;
+    let again = project::root().join("target/package-again");
+    write(&again)?;
+    let mut count = Count::of_nothing();
+    let same = same_sums(&folder, &again).inspect_err(|error| eprintln!("{error:#}"));
+    count.add(same.is_ok());
+    fs::remove_dir_all(&again)?;
+    Ok(count)
+}
+
+/// The folder of the packages.
+fn folder() -> PathBuf {
+    project::root().join("target/package")
+}
+
+/// What identifies the packaged release.
+struct Release {
+    version: &'static str,
+    /// In seconds since 1970.
+    epoch: u64,
+}
+
+impl Release {
+    /// Makes a tool write the time of the sources instead of the present one.
+    fn timed<'a>(&self, tool: &'a mut Command) -> &'a mut Command {
+        tool.env(source::EPOCH, self.epoch.to_string())
+    }
+}
+
+/// Writes packages, tarball, bills of materials and checksums into `folder`, and removes what an
+/// earlier run has left there.
+fn write(folder: &Path) -> Result<()> {
+    setup::ensure_packaging()?;
+    fresh(folder)?;
+    let release = Release {
+        version: env!("CARGO_PKG_VERSION"),
+        epoch: source::epoch()?,
+    };
+    deb::build(&release, folder)?;
+    rpm::build(&release, folder)?;
+    tarball(&release, folder)?;
+    for entry in fs::read_dir(project::dist().join("sbom"))? {
+        let bill = entry?;
+        fs::copy(bill.path(), folder.join(bill.file_name()))?;
+    }
+    fs::remove_dir_all(folder.join("stage"))?;
+    fs::write(folder.join(SUMS), sums(folder)?)?;
+    Ok(())
+}
+
+/// Packs `target/dist` with licence and documents, by GNU tar.
+fn tarball(release: &Release, folder: &Path) -> Result<()> {
+    let name = format!("viaduct-{}-{}", release.version, std::env::consts::ARCH);
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--format=gnu", "--sort=name"]);
+    tar.args(["--owner=root:0", "--group=root:0", "--mode=u=rwX,go=rX"]);
+    tar.arg(format!("--mtime=@{}", release.epoch));
+    tar.arg("--use-compress-program=gzip -9n");
+    tar.arg(format!("--transform=s,^,{name}/,RSh"));
+    tar.arg("--file").arg(folder.join(format!("{name}.tar.gz")));
+    tar.arg("--directory").arg(project::root());
+    tar.args(["LICENSE", "README.md", "CHANGELOG.md", "docs/operations.md"]);
+    tar.arg("--directory").arg(project::dist());
+    tar.args(["bin", "cni", "etc", "lib", "sbom"]);
+    command::run(&mut tar)
+}
+
+/// Returns the checksums of the files in `folder`, one line each, sorted by name.
+fn sums(folder: &Path) -> Result<String> {
+    let mut lines = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let digest = Sha256::digest(fs::read(folder.join(&name))?);
+        lines.push((name, hexadecimal(&digest)));
+    }
+    lines.sort();
+    let line = |(name, digest)| format!("{digest}  {name}\n");
+    Ok(lines.into_iter().map(line).collect())
+}
+
+/// Fails with the differing lines unless two folders have the same checksums.
+fn same_sums(one: &Path, other: &Path) -> Result<()> {
+    let read = |folder: &Path| fs::read_to_string(folder.join(SUMS));
+    let (ours, theirs) = (read(one)?, read(other)?);
+    let has = |text: &str, line: &str| text.lines().any(|it| it == line);
+    let only = |left: &str, right: &str| -> Vec<String> {
+        let lines = left.lines().filter(|line| !has(right, line));
+        lines.map(str::to_owned).collect()
+    };
+    let differing = [only(&ours, &theirs), only(&theirs, &ours)].concat();
+    ensure!(
+        differing.is_empty(),
+        "two builds of the same sources differ:\n{}",
+        differing.join("\n")
+    );
+    Ok(())
+}
+
+/// Returns `folder`, empty.
+fn fresh(folder: &Path) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    Ok(folder.to_owned())
+}

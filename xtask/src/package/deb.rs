@@ -1,0 +1,93 @@
+//! Packages for Debian and its relatives, by dpkg-deb.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::stage::{self, Format};
+use super::{Release, fresh};
+use crate::{command, project};
+
+/// A package, and the function that puts its files in place.
+const PACKAGES: [(&str, fn(Format, &Path) -> Result<()>); 2] = [
+    ("viaduct", stage::product),
+    ("viaduct-plugins", stage::plugins),
+];
+
+/// Files that are no scripts.
+const PLAIN: [&str; 2] = ["control", "conffiles"];
+
+/// Writes the packages into `folder`.
+pub(super) fn build(release: &Release, folder: &Path) -> Result<()> {
+    for (name, place) in PACKAGES {
+        let root = fresh(&folder.join("stage/deb").join(name))?;
+        place(Format::Deb, &root)?;
+        control(release, name, &root)?;
+        let mut dpkg = Command::new("dpkg-deb");
+        dpkg.args(["--root-owner-group", "-Zxz", "--threads-max=1", "--build"]);
+        dpkg.arg(&root).arg(folder.join(file_name(release, name)?));
+        command::run(release.timed(&mut dpkg))?;
+    }
+    Ok(())
+}
+
+fn file_name(release: &Release, package: &str) -> Result<String> {
+    let architecture = if package == "viaduct" {
+        architecture()?
+    } else {
+        "all"
+    };
+    Ok(format!(
+        "{package}_{}-1_{architecture}.deb",
+        release.version
+    ))
+}
+
+/// Returns Debian's name of this architecture.
+fn architecture() -> Result<&'static str> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("amd64"),
+        "aarch64" => Ok("arm64"),
+        other => bail!("no package for {other}"),
+    }
+}
+
+/// Writes the control files of a package into `root`.
+fn control(release: &Release, package: &str, root: &Path) -> Result<()> {
+    let size = kibibytes(root)?;
+    let sources = project::root().join("packaging/deb").join(package);
+    let mut files: Vec<PathBuf> = fs::read_dir(&sources)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    files.sort();
+    for file in files {
+        let name = file.file_name().context("a file")?.to_string_lossy();
+        let text = fs::read_to_string(&file)?
+            .replace("@VERSION@", &format!("{}-1", release.version))
+            .replace("@ARCHITECTURE@", architecture()?)
+            .replace("@SIZE@", &size.to_string());
+        let mode = if PLAIN.contains(&name.as_ref()) {
+            0o644
+        } else {
+            0o755
+        };
+        stage::put(
+            &root.join("DEBIAN").join(name.as_ref()),
+            text.as_bytes(),
+            mode,
+        )?;
+    }
+    Ok(())
+}
+
+/// Returns the size of all files below `root`, each rounded up to KiB.
+fn kibibytes(root: &Path) -> Result<u64> {
+    let files = stage::files(root)?;
+    let size = |path: &PathBuf| -> Result<u64> {
+        let path = root.join(path.strip_prefix("/")?);
+        Ok(path.symlink_metadata()?.len().div_ceil(1024))
+    };
+    files.iter().map(size).sum()
+}
