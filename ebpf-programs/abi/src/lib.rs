@@ -23,6 +23,7 @@ mod fragment;
 mod hostport;
 pub mod maps;
 mod network;
+mod offload;
 mod pod;
 mod prefix;
 mod reason;
@@ -44,6 +45,7 @@ pub use fragment::{
 };
 pub use hostport::{Hostport, HostportKey};
 pub use network::Network;
+pub use offload::{OffloadCandidate, Offloaded};
 pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
 pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;

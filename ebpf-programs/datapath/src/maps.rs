@@ -5,8 +5,8 @@ use core::ptr;
 use abi::{
     Address, Bucket, ClockEntry, Counters, Datagram, DatagramRing, Dialled, DialledKey, DropCount,
     DropRecord, DropSampling, Egress, Endpoint, Events, Flow, FragmentKey, HeldFragment, HeldKey,
-    Hostport, HostportKey, Interface, Limit, Network, PendingCounters, Pod, PodDrops, Settings,
-    Shaped, ShapedSubnetKey, Swept, Tuple, Uplink, maps as names,
+    Hostport, HostportKey, Interface, Limit, Network, Offloaded, PendingCounters, Pod, PodDrops,
+    Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink, maps as names,
 };
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::helpers;
@@ -117,6 +117,13 @@ const ALIGNED: u32 = 1 << 10;
 
 #[map]
 pub(crate) static EVENTS: Array<Events> = Array::pinned(1, ALIGNED);
+
+#[map]
+pub(crate) static OFFLOADED: HashMap<Tuple, Offloaded> =
+    HashMap::pinned(names::OFFLOADED_CAPACITY, BPF_F_NO_PREALLOC);
+
+#[map]
+pub(crate) static CANDIDATES: RingBuf = RingBuf::pinned(names::CANDIDATES_SIZE, 0);
 
 #[map]
 pub(crate) static PENDING: Array<PendingCounters> = Array::pinned(names::CACHE_CAPACITY, ALIGNED);

@@ -40,6 +40,7 @@ mod hostport_from_pod;
 mod icmp;
 mod masquerade;
 mod node;
+mod offload;
 mod outcome;
 mod packet;
 mod parse;

@@ -270,6 +270,10 @@ impl HookStages for Simulator {
         stages::bypass_from_pod(&mut self.world, &mut self.work)
     }
 
+    fn report_delivered(&mut self) {
+        stages::report_delivered(&mut self.world, &mut self.work);
+    }
+
     fn find_uplink_flow(&mut self, uplink: u32) -> bool {
         stages::find_uplink_flow(&mut self.world, &mut self.work, uplink)
     }

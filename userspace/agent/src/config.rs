@@ -171,8 +171,9 @@ keys! {
     /// for twice the default of `nf_conntrack_max`, or 1/400 of the memory if more [default: 0]
     #[arg(long, value_name = "ENTRIES")]
     flow_table_size: Option<u32>,
-    /// When pod traffic bypasses bridge and netfilter, and thus rules of other software: always,
-    /// never, or auto (as long as no such rule could apply to it) [default: auto]
+    /// Which packets of pods bypass bridge and netfilter, and thus rules of other software: auto
+    /// (all as long as no such rule could apply; beside rules, those of connections that netfilter
+    /// has accepted), offload (only the latter), always, or never [default: auto]
     #[arg(long, value_name = "WHEN")]
     bypass_netfilter: Option<String>,
     /// Whether rules of the agent accept pods' packets right before a policy or last rule of other

@@ -92,6 +92,8 @@ fn run(options: Options) -> Result<()> {
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
     config.access.sandbox.enter_after_start()?;
     process::background::report_events(&config.bpffs);
+    let offload_counts = Arc::default();
+    process::offload::start(&config.bpffs, Arc::clone(&offload_counts));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -109,6 +111,7 @@ fn run(options: Options) -> Result<()> {
         started: Instant::now(),
         flows: FlowSource::of_datapath(&config.bpffs),
         rules: RuleReader::new(&config.bpffs),
+        offload_counts,
         features,
         replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
         installed_files: InstalledFiles::of(&config),

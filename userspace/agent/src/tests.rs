@@ -160,6 +160,7 @@ fn serve(
         started: Instant::now(),
         flows,
         rules: RuleReader::new(&config.bpffs),
+        offload_counts: Arc::default(),
         features: Features::default(),
         replay: SpoolReplay::of(Spool::for_socket(&socket)),
         installed_files: InstalledFiles::of(config),

@@ -38,8 +38,8 @@ pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs, Reloaded};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
     BypassView, Degraded, DroppingDefaultView, FeatureView, ForwardingView, LossView, NetworkView,
-    OperationView, Outcome, PoolView, Reconcile, ReconcileItem, SandboxView, ShaperView, Status,
-    UplinkView, Version,
+    OffloadView, OperationView, Outcome, PoolView, Reconcile, ReconcileItem, SandboxView,
+    ShaperView, Status, UplinkView, Version,
 };
 pub use uninstall::{UninstallRequest, Uninstalled};
 pub use view::{

@@ -59,6 +59,24 @@ pub(crate) fn status(status: &Status) -> String {
 fn bypass(text: &mut String, view: &BypassView) {
     let active = if view.active { "active" } else { "not active" };
     line(text, "Bypass", format!("{active} ({})", view.mode));
+    if view.offload.active {
+        let offloaded = view.offload.offloaded;
+        line(
+            text,
+            "",
+            format!("offload beside rules: {offloaded} flow directions bypass them"),
+        );
+        for (reason, count) in &view.offload.on_stack {
+            line(
+                text,
+                "",
+                format!("on the stack, {reason}: {count} flow directions"),
+            );
+        }
+    }
+    for rule in &view.offload.rules {
+        line(text, "", format!("no offload, {rule}"));
+    }
     for rules in &view.rules {
         line(text, "", format!("foreign rules, {rules}"));
     }

@@ -11,6 +11,7 @@ pub(crate) mod features;
 pub(crate) mod flows;
 pub(crate) mod instructions;
 pub(crate) mod limits;
+pub(crate) mod offloads;
 pub(crate) mod older_flows;
 pub(crate) mod pin_migration;
 pub(crate) mod pinned_link;

@@ -131,6 +131,8 @@ pub(crate) const MAPS: [PinnedMap; 33] = [
         maps::EPOCHS_OF_FLOWS + maps::SHARDS,
     ),
     map::<u32, abi::Events>(maps::EVENTS, MapType::Array, 1),
+    map::<abi::Tuple, abi::Offloaded>(maps::OFFLOADED, MapType::Hash, maps::OFFLOADED_CAPACITY),
+    map::<(), ()>(maps::CANDIDATES, MapType::RingBuf, maps::CANDIDATES_SIZE),
     map::<u32, abi::PendingCounters>(maps::PENDING, MapType::Array, ANY_NUMBER),
 ];
 

@@ -9,6 +9,7 @@ mod encode;
 mod entry;
 mod legacy;
 mod nft;
+mod path;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +18,7 @@ use steps::{FilterBackend, FilterTable, ForwardTables, ForwardingStep, TableStat
 
 pub(crate) use legacy::{fingerprint, has_foreign_entries};
 pub(crate) use nft::has_foreign_rules;
+pub(crate) use path::PathReader;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {

@@ -1,6 +1,8 @@
 //! Matches of xtables: layouts of their modules' structures, in host byte order unless said.
 
-use steps::Condition;
+use steps::{Condition, Statement};
+
+use super::path::tcp_flags;
 
 /// Size of `struct xt_conntrack_mtinfo3`, aligned.
 const CONNTRACK: usize = 168;
@@ -8,8 +10,9 @@ const CONNTRACK: usize = 168;
 const MATCH_FLAGS: usize = 146;
 const INVERT_FLAGS: usize = 148;
 const STATE_MASK: usize = 150;
-/// `XT_CONNTRACK_STATE`.
+/// `XT_CONNTRACK_STATE` and `XT_CONNTRACK_EXPIRES`.
 const STATE: u16 = 1;
+const EXPIRES: u16 = 1 << 7;
 /// Bits of the states (`XT_CONNTRACK_STATE_BIT`).
 const ESTABLISHED: u16 = 2;
 const RELATED: u16 = 4;
@@ -47,6 +50,45 @@ pub(super) fn condition(name: &str, revision: u32, info: &[u8]) -> Option<Condit
             Some(_) => Condition::Other,
         }),
         _ => Some(Condition::Other),
+    }
+}
+
+/// Returns the statements of a match, for packets of established connections that may bypass the
+/// stack; none for a comment.
+pub(super) fn statements(name: &str, info: &[u8]) -> Vec<Statement> {
+    let named = |name: &str| Statement::Named(format!("match {name}"));
+    let has = |at, bits| number(info, at).is_some_and(|value| value & bits != 0);
+    let state = |established| Statement::State { established };
+    match name {
+        "comment" => Vec::new(),
+        "conntrack" if info.len() < CONNTRACK => vec![named("conntrack of an old revision")],
+        "conntrack" => {
+            let mut found = Vec::new();
+            if has(MATCH_FLAGS, EXPIRES) {
+                found.push(named("conntrack expires"));
+            }
+            if has(MATCH_FLAGS, !(STATE | EXPIRES)) {
+                found.push(named("conntrack"));
+            }
+            if has(MATCH_FLAGS, STATE) {
+                let is_inverted = has(INVERT_FLAGS, STATE);
+                found.push(state(has(STATE_MASK, ESTABLISHED) != is_inverted));
+            }
+            found
+        }
+        "state" => vec![state(has(0, ESTABLISHED))],
+        "tcp" => match info.get(8..12) {
+            // `option`, `flg_mask`, `flg_cmp`, and `invflags` with `XT_TCP_INV_FLAGS`.
+            Some([0, 0, ..]) => vec![named("tcp")],
+            Some([0, mask, value, invert]) => {
+                vec![
+                    named("tcp"),
+                    tcp_flags(*mask, Some(*value), invert & 8 == 0),
+                ]
+            }
+            Some(_) | None => vec![named("tcp options")],
+        },
+        name => vec![named(name)],
     }
 }
 

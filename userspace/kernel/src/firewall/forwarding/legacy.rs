@@ -15,11 +15,12 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use steps::{
     ADMIN_CHAIN, AcceptRule, Action, BaseChain, Condition, FORWARD_CHAIN, FilterBackend,
-    FilterFamily, FilterHook, FilterRule, FilterTable, ForwardingStep, Place, TableState,
+    FilterFamily, FilterHook, FilterRule, FilterTable, ForwardingStep, PathHook, PathRule,
+    PathTable, Place, Statement, TableState,
 };
 
 use super::blob::{Blob, Entry, Layout, Target, V4, V6, new_match, text};
-use super::{decode, encode, entry};
+use super::{decode, encode, entry, path};
 use crate::firewall::xtables::{self, FilterFile};
 
 /// Lock of all tables (`XT_LOCK_NAME` of iptables).
@@ -80,13 +81,31 @@ pub(super) fn read() -> io::Result<BTreeMap<FilterTable, TableState>> {
     Ok(tables)
 }
 
-/// Identifies the rules of both filter tables, without counters. Changes of them are not notified.
+/// Identifies the rules of all tables, without counters. Changes of them are not notified.
 pub(crate) fn fingerprint() -> io::Result<Vec<u64>> {
-    let loaded = FAMILIES.iter().map(|ip| {
-        let blob = ip.load()?;
-        Ok(blob.map_or(0, |(_, blob)| blob.fingerprint()))
-    });
-    loaded.collect()
+    let mut fingerprints = Vec::new();
+    for ip in &FAMILIES {
+        for table in xtables::tables(ip.is_v4()).1 {
+            let blob = ip.load_table(&table)?;
+            fingerprints.push(blob.map_or(0, |(_, blob)| blob.fingerprint()));
+        }
+    }
+    Ok(fingerprints)
+}
+
+/// Returns the statements of the tables that forwarded packets meet. Only first packets of
+/// connections are evaluated in those of type `nat`.
+pub(super) fn path_tables() -> io::Result<Vec<PathTable>> {
+    let mut found = Vec::new();
+    for ip in &FAMILIES {
+        let (tool, tables) = xtables::tables(ip.is_v4());
+        for table in tables.iter().filter(|table| *table != "nat") {
+            if let Some((_, blob)) = ip.load_table(table)? {
+                found.push(ip.path_table(&blob, format!("{tool}: table {table}")));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Returns whether other software has rules in the filter table, or a policy that drops; `None`
@@ -178,9 +197,17 @@ impl Ip {
         }
     }
 
-    /// Loads the table; `None` where it is not in use.
+    fn is_v4(&self) -> bool {
+        self.family == FilterFamily::Ip
+    }
+
+    /// Loads the filter table; `None` where it is not in use.
     fn load(&self) -> io::Result<Option<(FilterFile, Blob)>> {
-        let Some(file) = xtables::filter(self.family == FilterFamily::Ip)? else {
+        self.load_table(TABLE)
+    }
+
+    fn load_table(&self, table: &str) -> io::Result<Option<(FilterFile, Blob)>> {
+        let Some(file) = xtables::table(self.is_v4(), table)? else {
             return Ok(None);
         };
         let (hook_entry, valid_hooks) = file.hooks();
@@ -210,6 +237,60 @@ impl Ip {
         state
     }
 
+    fn path_table(&self, blob: &Blob, name: String) -> PathTable {
+        let bases = blob.chains.iter().filter_map(|chain| {
+            let hook = match chain.hook? {
+                0 => PathHook::Prerouting,
+                2 => PathHook::Forward,
+                4 => PathHook::Postrouting,
+                _ => return None,
+            };
+            Some((chain.name.clone(), hook))
+        });
+        let chains = blob.chains.iter().map(|chain| {
+            let rules = chain.rules.iter().map(|entry| self.path_rule(entry));
+            (chain.name.clone(), rules.collect())
+        });
+        PathTable {
+            name,
+            bases: bases.collect(),
+            chains: chains.collect(),
+        }
+    }
+
+    fn path_rule(&self, entry: &Entry) -> PathRule {
+        let mut statements = Vec::new();
+        // Addresses, interfaces and protocol. Fragments never bypass the stack.
+        if !self.conditions(&entry.bytes).is_empty() {
+            statements.push(Statement::Named("compare".to_owned()));
+        }
+        for (name, _, data) in self.layout.matches(&entry.bytes) {
+            statements.extend(entry::statements(&name, data));
+        }
+        match self.action(entry) {
+            Some(action) => statements.push(Statement::Verdict(action)),
+            None => statements.extend(path::target(&self.layout.target(&entry.bytes).0)),
+        }
+        PathRule { statements }
+    }
+
+    /// Returns the verdict of a standard target; `None` for an extension.
+    fn action(&self, entry: &Entry) -> Option<Action> {
+        let (at, goto) = self.layout.goto;
+        let goes = entry.bytes.get(at).is_some_and(|flags| flags & goto != 0);
+        Some(match &entry.target {
+            Target::Next => Action::Continue,
+            Target::Chain(chain) if goes => Action::Goto(chain.clone()),
+            Target::Chain(chain) => Action::Jump(chain.clone()),
+            Target::Other => match self.layout.verdict(&entry.bytes)? {
+                ACCEPT => Action::Accept,
+                -1 => Action::Drop,
+                -5 => Action::Return,
+                _ => Action::Other,
+            },
+        })
+    }
+
     fn rule(&self, handle: u64, entry: &Entry) -> FilterRule {
         let bytes = &entry.bytes;
         let matches = self.layout.matches(bytes);
@@ -220,20 +301,9 @@ impl Ip {
                 .iter()
                 .filter_map(|(name, revision, data)| entry::condition(name, *revision, data)),
         );
-        let (at, goto) = self.layout.goto;
-        let goes = bytes.get(at).is_some_and(|flags| flags & goto != 0);
-        let action = match &entry.target {
-            Target::Next => Action::Continue,
-            Target::Chain(chain) if goes => Action::Goto(chain.clone()),
-            Target::Chain(chain) => Action::Jump(chain.clone()),
-            Target::Other => match self.layout.verdict(bytes) {
-                Some(ACCEPT) => Action::Accept,
-                Some(-1) => Action::Drop,
-                Some(-5) => Action::Return,
-                Some(_) => Action::Other,
-                None => decode::target(&self.layout.target(bytes).0),
-            },
-        };
+        let action = self
+            .action(entry)
+            .unwrap_or_else(|| decode::target(&self.layout.target(bytes).0));
         FilterRule {
             handle,
             conditions,
