@@ -62,8 +62,7 @@ impl Node {
     fn until_offloading(&self, active: bool) -> Result<()> {
         until(&format!("connections are offloaded: {active}"), || {
             let status = self.agent.get("/v1/status")?;
-            let now = &status["bypass"]["offload"]["active"];
-            let now = now
+            let now = status["bypass"]["offload"]["active"]
                 .as_bool()
                 .with_context(|| format!("no offload in {status}"))?;
             Ok((now == active && status["bypass"]["active"] == false).then_some(()))

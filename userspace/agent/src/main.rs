@@ -91,9 +91,6 @@ fn run(options: Options) -> Result<()> {
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
     config.access.sandbox.enter_after_start()?;
-    process::background::report_events(&config.bpffs);
-    let offload_counts = Arc::default();
-    process::offload::start(&config.bpffs, Arc::clone(&offload_counts));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -111,7 +108,7 @@ fn run(options: Options) -> Result<()> {
         started: Instant::now(),
         flows: FlowSource::of_datapath(&config.bpffs),
         rules: RuleReader::new(&config.bpffs),
-        offload_counts,
+        offload_counts: process::background::start_threads(&config.bpffs),
         features,
         replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
         installed_files: InstalledFiles::of(&config),

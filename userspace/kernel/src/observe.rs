@@ -9,12 +9,13 @@ use steps::{
     AddressQuery, AttachmentNetns, AttachmentQuery, CheckFacts, CheckQuery, ForwardTables,
     ForwardingQuery, Hook, HostSideQuery, Link, LinkKind, NetnsInside, NetnsQuery, NodeLink,
     NodeQuery, Observed, ObservedAttachment, ObservedHostSide, ObservedNetns, ObservedSettings,
-    PodSide, PortQuery, PortReservations, PortUserQuery, PortUsers, SettingsQuery, SysctlKey,
-    SysctlQuery,
+    PathTable, PodSide, PortQuery, PortReservations, PortUserQuery, PortUsers, SettingsQuery,
+    SysctlKey, SysctlQuery,
 };
 
 use crate::bpf::{entries, tcx_fast_path};
 use crate::error::{Attempt as _, Failed};
+use crate::firewall::forwarding;
 use crate::foreign::{netfilter, tc_programs};
 use crate::host::Host;
 use crate::netlink::{addresses, bridge_vlans, clsact, links, route_lookup, routes};
@@ -157,7 +158,7 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         flow_entries: host.flow_entries,
         foreign_rules: netfilter::foreign_rules().attempt(listed)?,
         foreign_paths,
-        path_tables: host.path_rules.read().attempt(listed)?,
+        path_tables: path_tables(host).attempt(listed)?,
         has_unseen_sockets: (host.sockets.coverage())
             .attempt(|| "read the cgroups of processes".to_owned())?
             .is_none_or(|coverage| coverage.is_partial()),
@@ -169,6 +170,12 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         socket_hooks: (host.sockets.observe())
             .attempt(|| "read the programs of the cgroup".to_owned())?,
     })
+}
+
+fn path_tables(host: &mut Host) -> io::Result<Vec<PathTable>> {
+    let mut tables = host.path_rules.read()?;
+    tables.extend(forwarding::legacy_path_tables()?);
+    Ok(tables)
 }
 
 fn foreign_paths(

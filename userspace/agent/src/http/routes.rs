@@ -145,8 +145,9 @@ async fn cni(
 async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
     let uptime = app.started.elapsed().as_secs();
     let features = app.features.get().map(Vec::as_slice).unwrap_or_default();
-    let offloaded = app.offload_counts.lock().map(|counts| counts.clone());
-    let offloaded = offloaded.unwrap_or_default();
+    let offloaded = (app.offload_counts.lock())
+        .map(|counts| counts.clone())
+        .unwrap_or_default();
     let mut status = view::status(&app.handle.live_status(), uptime, features, &offloaded);
     status.losses = app.losses.views().to_vec();
     status.operations = app

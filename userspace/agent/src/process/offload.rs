@@ -43,22 +43,26 @@ impl OffloadCounts {
 }
 
 /// Starts the thread. Without it, connections beside rules stay on the stack.
-pub(crate) fn start(bpffs: &Path, counts: Arc<Mutex<OffloadCounts>>) {
-    let started = Offloads::open(bpffs).map_err(anyhow::Error::from);
-    let started = started.and_then(|mut offloads| {
-        let decide = move || {
-            let Err(error) = run(&mut offloads, &counts);
-            tracing::warn!(%error, "offload stopped: packets beside rules of other software take the stack");
-        };
-        let thread = thread::Builder::new().name("offload".to_owned());
-        Ok(thread.stack_size(STACK).spawn(decide)?)
-    });
-    if let Err(error) = started {
+pub(crate) fn start(bpffs: &Path) -> Arc<Mutex<OffloadCounts>> {
+    let counts = Arc::default();
+    if let Err(error) = start_thread(bpffs, Arc::clone(&counts)) {
         tracing::warn!(
             error = format!("{error:#}"),
             "cannot offload connections: packets beside rules of other software take the stack"
         );
     }
+    counts
+}
+
+fn start_thread(bpffs: &Path, counts: Arc<Mutex<OffloadCounts>>) -> anyhow::Result<()> {
+    let mut offloads = Offloads::open(bpffs)?;
+    let decide = move || {
+        let Err(error) = run(&mut offloads, &counts);
+        tracing::warn!(%error, "offload stopped: packets beside rules of other software take the stack");
+    };
+    let thread = thread::Builder::new().name("offload".to_owned());
+    thread.stack_size(STACK).spawn(decide)?;
+    Ok(())
 }
 
 /// Decides about candidates until a system call fails.

@@ -16,6 +16,7 @@ use std::io;
 
 use steps::{FilterBackend, FilterTable, ForwardTables, ForwardingStep, TableState};
 
+pub(crate) use legacy::statements::path_tables as legacy_path_tables;
 pub(crate) use legacy::{fingerprint, has_foreign_entries};
 pub(crate) use nft::has_foreign_rules;
 pub(crate) use path::PathReader;

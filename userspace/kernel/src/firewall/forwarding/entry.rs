@@ -2,8 +2,6 @@
 
 use steps::{Condition, Statement};
 
-use super::path::tcp_flags;
-
 /// Size of `struct xt_conntrack_mtinfo3`, aligned.
 const CONNTRACK: usize = 168;
 /// Offsets of `match_flags`, `invert_flags` and `state_mask` in `struct xt_conntrack_mtinfo3`.
@@ -17,6 +15,11 @@ const EXPIRES: u16 = 1 << 7;
 const ESTABLISHED: u16 = 2;
 const RELATED: u16 = 4;
 const NEW: u16 = 8;
+
+/// TCP flags that tell packets apart: FIN, SYN, RST and ACK; and those of packets that may bypass
+/// the stack.
+const STATE_FLAGS: u8 = 0x17;
+const ACK: u8 = 0x10;
 
 /// Returns the data of `-m conntrack --ctstate RELATED,ESTABLISHED`, revision 3.
 pub(super) fn answers() -> Vec<u8> {
@@ -89,6 +92,17 @@ pub(super) fn statements(name: &str, info: &[u8]) -> Vec<Statement> {
             Some(_) | None => vec![named("tcp options")],
         },
         name => vec![named(name)],
+    }
+}
+
+/// Returns the statement of a condition on TCP flags: `flags & mask` is compared with `value`, and
+/// equality is wanted or not.
+pub(super) fn tcp_flags(mask: u8, value: Option<u8>, wanted: bool) -> Statement {
+    match value {
+        Some(value) if mask & !STATE_FLAGS == 0 => Statement::State {
+            established: (ACK & mask == value) == wanted,
+        },
+        _ => Statement::Named("match tcp flags".to_owned()),
     }
 }
 

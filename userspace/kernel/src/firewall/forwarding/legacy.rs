@@ -15,13 +15,14 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use steps::{
     ADMIN_CHAIN, AcceptRule, Action, BaseChain, Condition, FORWARD_CHAIN, FilterBackend,
-    FilterFamily, FilterHook, FilterRule, FilterTable, ForwardingStep, PathHook, PathRule,
-    PathTable, Place, Statement, TableState,
+    FilterFamily, FilterHook, FilterRule, FilterTable, ForwardingStep, Place, TableState,
 };
 
 use super::blob::{Blob, Entry, Layout, Target, V4, V6, new_match, text};
-use super::{decode, encode, entry, path};
+use super::{decode, encode, entry};
 use crate::firewall::xtables::{self, FilterFile};
+
+pub(super) mod statements;
 
 /// Lock of all tables (`XT_LOCK_NAME` of iptables).
 const LOCK: &str = "/run/xtables.lock";
@@ -91,21 +92,6 @@ pub(crate) fn fingerprint() -> io::Result<Vec<u64>> {
         }
     }
     Ok(fingerprints)
-}
-
-/// Returns the statements of the tables that forwarded packets meet. Only first packets of
-/// connections are evaluated in those of type `nat`.
-pub(super) fn path_tables() -> io::Result<Vec<PathTable>> {
-    let mut found = Vec::new();
-    for ip in &FAMILIES {
-        let (tool, tables) = xtables::tables(ip.is_v4());
-        for table in tables.iter().filter(|table| *table != "nat") {
-            if let Some((_, blob)) = ip.load_table(table)? {
-                found.push(ip.path_table(&blob, format!("{tool}: table {table}")));
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// Returns whether other software has rules in the filter table, or a policy that drops; `None`
@@ -235,43 +221,6 @@ impl Ip {
             state.rules.insert(chain.name.clone(), rules);
         }
         state
-    }
-
-    fn path_table(&self, blob: &Blob, name: String) -> PathTable {
-        let bases = blob.chains.iter().filter_map(|chain| {
-            let hook = match chain.hook? {
-                0 => PathHook::Prerouting,
-                2 => PathHook::Forward,
-                4 => PathHook::Postrouting,
-                _ => return None,
-            };
-            Some((chain.name.clone(), hook))
-        });
-        let chains = blob.chains.iter().map(|chain| {
-            let rules = chain.rules.iter().map(|entry| self.path_rule(entry));
-            (chain.name.clone(), rules.collect())
-        });
-        PathTable {
-            name,
-            bases: bases.collect(),
-            chains: chains.collect(),
-        }
-    }
-
-    fn path_rule(&self, entry: &Entry) -> PathRule {
-        let mut statements = Vec::new();
-        // Addresses, interfaces and protocol. Fragments never bypass the stack.
-        if !self.conditions(&entry.bytes).is_empty() {
-            statements.push(Statement::Named("compare".to_owned()));
-        }
-        for (name, _, data) in self.layout.matches(&entry.bytes) {
-            statements.extend(entry::statements(&name, data));
-        }
-        match self.action(entry) {
-            Some(action) => statements.push(Statement::Verdict(action)),
-            None => statements.extend(path::target(&self.layout.target(&entry.bytes).0)),
-        }
-        PathRule { statements }
     }
 
     /// Returns the verdict of a standard target; `None` for an extension.

@@ -27,15 +27,9 @@ pub(crate) struct PathReader {
 }
 
 impl PathReader {
-    /// Returns the tables of nftables and of iptables-legacy with chains that forwarded packets
-    /// meet. Tables of nftables are read again only if the ruleset has changed.
+    /// Returns the tables of nftables with chains that forwarded packets meet. They are read again
+    /// only if the ruleset has changed.
     pub(crate) fn read(&mut self) -> io::Result<Vec<PathTable>> {
-        let mut tables = self.nftables()?;
-        tables.extend(super::legacy::path_tables()?);
-        Ok(tables)
-    }
-
-    fn nftables(&mut self) -> io::Result<Vec<PathTable>> {
         if self.nftables.is_none() {
             self.nftables = Nftables::open()?;
         }
@@ -138,10 +132,6 @@ enum Loaded {
 
 /// State of a packet of an established connection, as `ct state` loads it.
 const ESTABLISHED: u32 = 2;
-/// TCP flags that tell packets apart: FIN, SYN, RST and ACK; and those of packets that may bypass
-/// the stack.
-const STATE_FLAGS: u8 = 0x17;
-const ACK: u8 = 0x10;
 /// `NFT_SET_TIMEOUT | NFT_SET_EVAL`: elements come and go without a notification.
 const CHANGING: u32 = 0x30;
 
@@ -252,7 +242,7 @@ impl Decoder<'_> {
                     Some(mask) => mask.first().copied(),
                     None => Some(u8::MAX),
                 };
-                tcp_flags(mask.unwrap_or(u8::MAX), value.first().copied(), wanted)
+                entry::tcp_flags(mask.unwrap_or(u8::MAX), value.first().copied(), wanted)
             }
             Loaded::State | Loaded::TcpFlags => Statement::Named("payload".to_owned()),
             Loaded::Other => Statement::Named("compare".to_owned()),
@@ -289,17 +279,6 @@ impl Decoder<'_> {
             self.statements.push(Statement::Verdict(Action::Other));
         }
         Ok(())
-    }
-}
-
-/// Returns the statement of a condition on TCP flags: `flags & mask` is compared with `value`, and
-/// equality is wanted or not.
-pub(super) fn tcp_flags(mask: u8, value: Option<u8>, wanted: bool) -> Statement {
-    match value {
-        Some(value) if mask & !STATE_FLAGS == 0 => Statement::State {
-            established: (ACK & mask == value) == wanted,
-        },
-        _ => Statement::Named("match tcp flags".to_owned()),
     }
 }
 

@@ -173,7 +173,7 @@ fn conditions_on_tcp_flags_tell_packets_with_ack_alone_apart() {
         (0xff, Some(0x10), true, named("match tcp flags")),
         (0x17, None, true, named("match tcp flags")),
     ] {
-        assert_eq!(tcp_flags(mask, value, wanted), expected);
+        assert_eq!(entry::tcp_flags(mask, value, wanted), expected);
     }
     let load = expr::payload(expr::TRANSPORT, 13, 1, Register::One);
     let mask = expr::mask(Register::One, &[0x02]);
