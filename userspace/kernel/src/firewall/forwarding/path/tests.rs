@@ -31,12 +31,12 @@ fn named(name: &str) -> Statement {
     Statement::Named(name.to_owned())
 }
 
-fn new(name: &str, data: Attributes) -> Expression {
-    Expression::new(name, &data)
+fn new(name: &str, data: &Attributes) -> Expression {
+    Expression::new(name, data)
 }
 
 fn of(name: &str) -> Expression {
-    new(name, Attributes::default())
+    new(name, &Attributes::default())
 }
 
 const MET: Statement = Statement::State { established: true };
@@ -44,17 +44,15 @@ const NOT_MET: Statement = Statement::State { established: false };
 
 #[test]
 fn statements_of_nftables_have_their_names() {
-    let writes = |name, key: u32| new(name, Attributes::default().be32(2, key).be32(3, 1));
+    let writes = |name, key: u32| new(name, &Attributes::default().be32(2, key).be32(3, 1));
     let option = |kind, writes: bool| {
         let data = Attributes::default().bytes(2, &[kind]).be32(6, 1);
-        new(
-            "exthdr",
-            if writes {
-                data.be32(7, 1)
-            } else {
-                data.be32(1, 1)
-            },
-        )
+        let data = if writes {
+            data.be32(7, 1)
+        } else {
+            data.be32(1, 1)
+        };
+        new("exthdr", &data)
     };
     let payload = |base, offset, length| expr::payload(base, offset, length, Register::One);
     for (expression, name) in [
@@ -78,22 +76,25 @@ fn statements_of_nftables_have_their_names() {
         (payload(0, 6, 6), "payload link"),
         (payload(3, 0, 4), "payload"),
         (
-            new("payload", Attributes::default().be32(5, 1)),
+            new("payload", &Attributes::default().be32(5, 1)),
             "payload set",
         ),
         (option(2, true), "exthdr maxseg set"),
         (option(3, true), "exthdr set"),
         (option(2, false), "exthdr"),
         (
-            new("objref", Attributes::default().be32(1, 2)),
+            new("objref", &Attributes::default().be32(1, 2)),
             "objref quota",
         ),
-        (new("objref", Attributes::default().be32(3, 1)), "objref"),
+        (new("objref", &Attributes::default().be32(3, 1)), "objref"),
     ] {
         assert_eq!(decode(&[expression]), [named(name)], "{name}");
     }
     let drop = Statement::Verdict(Action::Drop);
-    assert_eq!(decode(&[expr::verdict(&Verdict::Drop)]), [drop.clone()]);
+    assert_eq!(
+        decode(&[expr::verdict(&Verdict::Drop)]),
+        std::slice::from_ref(&drop)
+    );
     assert_eq!(decode(&[of("reject")]), [drop]);
 }
 
@@ -122,7 +123,7 @@ fn a_verdict_map_of_states_gives_the_verdict_of_established_connections() {
             .text(1, "__map0")
             .be32(2, 1)
             .be32(3, 0);
-        new("lookup", data)
+        new("lookup", &data)
     };
     let load = || expr::ct(expr::CT_STATE, Register::One);
     let accept = Attributes::default().be32(1, 1).as_bytes().to_vec();
@@ -149,7 +150,7 @@ fn a_verdict_map_of_states_gives_the_verdict_of_established_connections() {
 
 #[test]
 fn sets_whose_elements_change_unseen_have_a_name_of_their_own() {
-    let lookup = || new("lookup", Attributes::default().text(1, "set").be32(2, 1));
+    let lookup = || new("lookup", &Attributes::default().text(1, "set").be32(2, 1));
     for (flags, name) in [
         (0, "lookup"),
         (4, "lookup"),
