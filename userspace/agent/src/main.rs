@@ -9,6 +9,8 @@ mod clock;
 mod cni;
 mod config;
 mod http;
+#[cfg(feature = "pages")]
+mod pages;
 mod process;
 mod telemetry;
 mod version;
@@ -49,6 +51,10 @@ const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     log::abort_on_panic();
+    #[cfg(feature = "pages")]
+    if let Some(folder) = pages::folder() {
+        return pages::write(&folder);
+    }
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => return log::print_usage_error(&error),

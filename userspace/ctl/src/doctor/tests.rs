@@ -23,7 +23,7 @@ fn doctor(directory: &Path) -> Doctor {
     Doctor {
         configurations: directory.to_owned(),
         path: directory.display().to_string(),
-        json: false,
+        output: Output::default(),
     }
 }
 
