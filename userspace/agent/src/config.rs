@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -83,6 +83,10 @@ struct Keys {
     /// Group whose members may connect to the read-only socket, by name or number [default: none]
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
+    /// Address and port that serve metrics, health and readiness over HTTP to everyone who reaches
+    /// them [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics_listen: Option<String>,
     /// Directory of the attachment records, on a file system that a reboot clears [default:
     /// /run/viaduct]
     #[arg(long, value_name = "DIR")]
@@ -233,6 +237,8 @@ pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     /// Privileges of the agent, and its read-only socket.
     pub(crate) access: Access,
+    /// Where metrics are served over TCP; `None` for nowhere.
+    pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) state_dir: PathBuf,
     pub(crate) bpffs: PathBuf,
     /// `None` for the root of the mounted cgroup2.
@@ -328,6 +334,10 @@ impl Config {
                 keys.sandbox.as_deref(),
             )?,
             socket,
+            metrics_listen: keys
+                .metrics_listen
+                .map(|address| parse("metrics-listen", &address))
+                .transpose()?,
             state_dir: path("state-dir", keys.state_dir, "/run/viaduct")?,
             bpffs: path("bpffs", keys.bpffs, api::DEFAULT_BPFFS)?,
             cgroup: optional_path("cgroup", keys.cgroup)?,

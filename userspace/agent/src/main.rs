@@ -94,6 +94,7 @@ fn run(options: Options) -> Result<()> {
             ListenAddress::Passed,
         ),
         read_only: read_only.map(ReadOnlyListener::of).transpose()?,
+        metrics: config.metrics_listen,
     };
     let reader = kernel::FlowReader::new(&config.bpffs);
     let flows = FlowSource::new(move || reader.read());

@@ -1,8 +1,10 @@
 //! Logs, events and metrics.
 
 pub(crate) mod events;
+pub(crate) mod exposition;
 pub(crate) mod log;
 pub(crate) mod metrics;
+mod process_metrics;
 pub(crate) mod rates;
 pub(crate) mod refused_flows;
 pub(crate) mod stuck_engine;

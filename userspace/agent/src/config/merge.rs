@@ -9,6 +9,7 @@ impl Keys {
             socket: self.socket.or(file.socket),
             read_only_socket: self.read_only_socket.or(file.read_only_socket),
             socket_group: self.socket_group.or(file.socket_group),
+            metrics_listen: self.metrics_listen.or(file.metrics_listen),
             sandbox: self.sandbox.or(file.sandbox),
             state_dir: self.state_dir.or(file.state_dir),
             bpffs: self.bpffs.or(file.bpffs),

@@ -44,6 +44,7 @@ macro_rules! reload_rules {
 reload_rules! {
     Restart socket = "socket",
     Restart access = "sandbox, read-only-socket, socket-group",
+    Restart metrics_listen = "metrics-listen",
     Restart state_dir = "state-dir",
     Restart bpffs = "bpffs",
     Restart cgroup = "cgroup",
