@@ -1,5 +1,7 @@
 //! The packages of `cargo xtask package`: install, upgrade, remove and purge under a real systemd.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, ensure};
 use e2e::{Sandbox, Systemd, WORLD, program, skipped};
 
@@ -68,12 +70,10 @@ fn ping(systemd: &Systemd) -> Result<()> {
 
 /// Returns the lines that only one of two lists has, with a sign in front.
 fn differences(before: &str, after: &str) -> Vec<String> {
-    let only = |sign: &str, left: &str, right: &str| -> Vec<String> {
-        let has = |line: &&str| !right.lines().any(|it| it == *line);
-        let lines = left.lines().filter(has);
-        lines.map(|line| format!("{sign}{line}")).collect()
-    };
-    [only("-", before, after), only("+", after, before)].concat()
+    let [before, after] = [before, after].map(|text| text.lines().collect::<BTreeSet<_>>());
+    let gone = before.difference(&after).map(|line| format!("-{line}"));
+    let new = after.difference(&before).map(|line| format!("+{line}"));
+    gone.chain(new).collect()
 }
 
 /// Installs with `install`, which then owns the node's agent, and returns what it printed.
@@ -244,7 +244,7 @@ fn the_deb_package_of_plugins_diverts_the_reference_plugins_and_gives_them_back(
     };
     // A plugin of no package, and those of Debian's package if it is installed.
     systemd.write("/opt/cni/bin/bridge", "the reference's")?;
-    let plugins = "ls -l /opt/cni/bin/bridge /usr/lib/cni; dpkg-divert --list '*cni*'";
+    let plugins = "find /opt/cni/bin/bridge /usr/lib/cni ! -type d -printf '%p %M %s %l\\n'; dpkg-divert --list '*cni*'";
     let before = systemd.script(plugins)?;
     run(
         &systemd,

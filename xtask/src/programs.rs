@@ -26,9 +26,11 @@ pub(crate) struct Programs {
 
 /// Builds all programs.
 pub(crate) fn build(tools: &Tools) -> Result<Programs> {
-    let mut cargo = cargo("build", tools);
+    // Once, so that all programs name the same commit.
+    let commit = source::commit().unwrap_or_default();
+    let mut cargo = cargo("build", tools, &commit);
     command::run(cargo.args(["-p", "agent", "-p", "ctl"]))?;
-    plugin(tools)?;
+    plugin(tools, &commit)?;
     let target = project::target();
     let folder = match &tools.static_target {
         Some(name) => target.join(name).join("release"),
@@ -47,8 +49,8 @@ fn host() -> String {
 }
 
 /// Builds the plugin, as small as it can be.
-fn plugin(tools: &Tools) -> Result<()> {
-    let mut cargo = cargo("rustc", tools);
+fn plugin(tools: &Tools, commit: &str) -> Result<()> {
+    let mut cargo = cargo("rustc", tools, commit);
     cargo.args(["-p", "plugin"]);
     if tools.static_target.is_none() {
         return command::run(cargo.args(STRIPPED));
@@ -63,13 +65,13 @@ fn plugin(tools: &Tools) -> Result<()> {
 }
 
 /// Returns a call of cargo that builds for the static target, if there is one.
-fn cargo(verb: &str, tools: &Tools) -> Command {
+fn cargo(verb: &str, tools: &Tools, commit: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.args([verb, "--release", "--locked"]);
     let target = tools.static_target.clone();
     cargo.args(target.iter().flat_map(|target| ["--target", target]));
     let flags = source::flags_in_config(&target.unwrap_or_else(host), &source::path_flags());
     cargo.args(["--config", &flags]);
-    cargo.env(source::COMMIT, source::commit().unwrap_or_default());
+    cargo.env(source::COMMIT, commit);
     cargo
 }

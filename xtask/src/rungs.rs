@@ -255,6 +255,7 @@ fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
 /// Builds what both root rungs run, and lists it in their order.
 pub(crate) fn root_tests() -> Result<Vec<TestBinary>> {
     dist::run(dist::Args { next: true })?;
+    package::of_ladder()?;
     let metadata = metadata::load()?;
     let mut names = binaries::netns_names(&metadata);
     names.extend(binaries::e2e_names(&metadata));

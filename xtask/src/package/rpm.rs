@@ -65,10 +65,16 @@ fn files(root: &Path) -> Result<String> {
     };
     let files = stage::files(root)?;
     let own = [
+        // Shared with other packages: the last one removes them.
+        "/opt/cni",
+        "/opt/cni/bin",
+        "/usr/libexec/cni",
         "/etc/viaduct",
         "/usr/lib/viaduct",
         "/usr/share/doc/viaduct",
+        "/usr/share/doc/viaduct/sbom",
         "/usr/share/viaduct",
+        "/usr/share/viaduct/packages",
     ];
     let folders = own.map(|folder| format!("%dir {folder}\n"));
     let list = files.iter().map(|path| line(path));

@@ -131,9 +131,11 @@ fn list(root: &Path, package: &str, owned: &[PathBuf]) -> Result<()> {
 /// Makes the link `path` to `target`, both relative to `root`.
 fn link(root: &Path, path: &Path, target: &Path) -> Result<()> {
     let place = root.join(path);
-    fs::create_dir_all(place.parent().context("a folder")?)?;
-    symlink(Path::new("/").join(target), &place)
-        .with_context(|| format!("cannot make {}", place.display()))
+    let folder = path.parent().context("a folder")?;
+    fs::create_dir_all(root.join(folder))?;
+    // Relative, so that it leads to the same file in every root.
+    let up: PathBuf = folder.components().map(|_| "..").collect();
+    symlink(up.join(target), &place).with_context(|| format!("cannot make {}", place.display()))
 }
 
 fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {

@@ -11,12 +11,13 @@ use clap::{Arg, CommandFactory as _};
 use super::{Config, Keys, Options};
 
 /// Flags of the command line that are no keys of the file.
-const FLAGS_ONLY: [&str; 6] = [
+const FLAGS_ONLY: [&str; 7] = [
     "config",
     "uninstall",
     "drain",
     "purge",
     "sample-config",
+    "check-config",
     "version",
 ];
 
