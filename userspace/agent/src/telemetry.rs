@@ -3,6 +3,7 @@
 pub(crate) mod events;
 pub(crate) mod exposition;
 pub(crate) mod log;
+pub(crate) mod losses;
 pub(crate) mod metrics;
 mod process_metrics;
 pub(crate) mod rates;

@@ -2,6 +2,7 @@
 //! functions of the response; whether something is degraded is decided by the agent.
 
 mod features;
+mod losses;
 mod ports;
 mod sandbox;
 mod shaper;
@@ -40,6 +41,7 @@ pub(crate) fn status(status: &Status) -> String {
         }
     }
     line(&mut text, "Attachments", status.attachments);
+    losses::losses(&mut text, &status.losses);
     bypass(&mut text, &status.bypass);
     forwarding(&mut text, &status.forwarding);
     line(&mut text, "Shaper", shaper::shaper(&status.shaper));
@@ -147,6 +149,7 @@ pub(crate) fn list(attachments: &[AttachmentView], style: TableStyle) -> String 
         "PORTS",
         "RX PACKETS",
         "TX PACKETS",
+        "DROPS",
         "STATE",
     ];
     let wide = ["CONTAINER", "MAC", "MTU", "BRIDGE", "NAMESPACE"];
@@ -220,6 +223,7 @@ fn flow(view: &FlowView) -> Row {
     ])
 }
 
+/// Returns the pod as `namespace/name`, or else the short container ID.
 fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> String {
     match (pod, container) {
         (Some(pod), _) => format!("{}/{}", pod.namespace, pod.name),
@@ -393,6 +397,7 @@ fn attachment(view: &AttachmentView, style: TableStyle) -> Row {
         text(join(view.hostports.iter().map(port))),
         packets(|counters| counters.rx_packets),
         packets(|counters| counters.tx_packets),
+        packets(|counters| counters.rx_dropped + counters.tx_dropped),
         text(&view.state),
     ];
     let wide = [
@@ -416,12 +421,8 @@ pub(crate) fn short_id(container_id: &str) -> String {
     container_id.chars().take(12).collect()
 }
 
-/// Returns the pod as `namespace/name`, or else the short container ID.
 fn owner(view: &AttachmentView) -> String {
-    match &view.pod {
-        Some(pod) => format!("{}/{}", pod.namespace, pod.name),
-        None => short_id(&view.container_id),
-    }
+    pod_name(view.pod.as_ref(), Some(&view.container_id))
 }
 
 fn port(port: &HostportView) -> String {
