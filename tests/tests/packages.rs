@@ -231,7 +231,7 @@ fn the_deb_package_starts_no_agent_with_a_broken_configuration() -> Result<()> {
     ensure!(output.contains("unknown key pod-cdir"), "{output}");
     ensure!(output.contains("no start of the agent"), "{output}");
     assert_eq!(systemd.property(UNIT, "ActiveState")?, "inactive");
-    // Without pods, the removal uninstalls at once. The broken configuration does not prevent the purge.
+    // The broken configuration does not prevent the purge.
     run(&systemd, "dpkg --purge viaduct")?;
     systemd.script("! ls -d /etc/viaduct /run/viaduct /sys/fs/bpf/viaduct 2>/dev/null")?;
     Ok(())

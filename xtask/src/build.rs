@@ -77,10 +77,12 @@ fn bpf_flags(tools: &Tools) -> Result<String> {
     let host = format!("bpf_target_arch=\"{}\"", std::env::consts::ARCH);
     let sysroot = tools.toolchain.sysroot()?;
     let core = format!("--remap-path-prefix={}=/rustc", sysroot.display());
-    let flags = ["--cfg", &host, "-Clinker=bpf-linker"];
-    let mut flags: Vec<String> = flags.map(str::to_owned).into();
-    flags.extend(CODE.map(str::to_owned));
-    flags.push(core);
-    flags.extend(source::path_flags());
+    let flags: Vec<String> = ["--cfg", &host, "-Clinker=bpf-linker"]
+        .into_iter()
+        .chain(CODE)
+        .map(str::to_owned)
+        .chain([core])
+        .chain(source::path_flags())
+        .collect();
     Ok(source::flags_in_config(BPF_TARGET, &flags))
 }

@@ -70,15 +70,11 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<()> {
-    if options.sample_config {
-        return print(&config::sample());
+    if let Some(text) = text_instead_of_an_agent(&options)? {
+        return print(&text);
     }
     let config = Config::load(options.clone())?;
-    let log_filter = log::parse_filter(&config.log_level)?;
-    if options.check_config {
-        return print("the configuration is valid\n");
-    }
-    let log_level = log::start(log_filter);
+    let log_level = log::start(log::parse_filter(&config.log_level)?);
     let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;
     // Before records and pins are opened: two agents that write would undo each other's work.
@@ -139,6 +135,19 @@ fn run(options: Options) -> Result<()> {
         .map_err(|_| anyhow!("the engine's thread panicked"))?;
     finish(gone.load(Ordering::Acquire), &socket)?;
     served
+}
+
+/// Returns what options that start no agent print: a sample, or that the configuration is valid.
+fn text_instead_of_an_agent(options: &Options) -> Result<Option<String>> {
+    if options.sample_config {
+        return Ok(Some(config::sample()));
+    }
+    if options.check_config {
+        let config = Config::load(options.clone())?;
+        log::parse_filter(&config.log_level)?;
+        return Ok(Some("the configuration is valid\n".to_owned()));
+    }
+    Ok(None)
 }
 
 /// Logs the end, and removes the folder of the API socket of a node without Viaduct.
