@@ -26,7 +26,7 @@ use crate::app::App;
 use crate::cni::commands::NamespaceQuery;
 use crate::http::connections::{PeerProcess, STOPPING};
 use crate::http::failure::{Failure, no_such_path, read_only};
-use crate::http::{flows, hostports, view};
+use crate::http::{flows, hostports, metrics_listener, view};
 use crate::process::uninstall as uninstallation;
 
 type Answer<T> = Result<Json<T>, Failure>;
