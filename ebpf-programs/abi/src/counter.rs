@@ -1,6 +1,8 @@
-//! Per-CPU counters of pods and of drop reasons; the reader adds up the CPUs.
+//! Counters of pods and of drop reasons.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::maps::DROP_REASONS;
 
 /// Direction of a packet, from the pod's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,4 +70,49 @@ pub struct DropCount {
     pub packets: u64,
     /// Bytes of the dropped packets, from the IP header on.
     pub bytes: u64,
+}
+
+/// Packets that were dropped for one pod and one reason. 16 bytes.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
+#[repr(C)]
+pub struct PodDropCount {
+    /// Dropped packets (a GSO packet counts as one).
+    pub packets: u64,
+    /// State of the sampling of drop events. 0 before the first.
+    pub sampled: u64,
+}
+
+const _: () = assert!(size_of::<PodDropCount>() == 16);
+
+/// Packets that were dropped for one pod, by reason. 1,024 bytes.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct PodDrops {
+    /// Counters by the number of the [`crate::DropReason`].
+    pub reasons: [PodDropCount; DROP_REASONS as usize],
+}
+
+const _: () = assert!(size_of::<PodDrops>() == 1_024);
+
+impl Default for PodDrops {
+    fn default() -> Self {
+        Self {
+            reasons: [PodDropCount::default(); DROP_REASONS as usize],
+        }
+    }
 }

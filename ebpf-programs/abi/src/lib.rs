@@ -16,6 +16,7 @@ mod address;
 mod counter;
 mod dialled;
 mod egress;
+mod events;
 mod flow;
 mod fragment;
 mod hostport;
@@ -30,9 +31,10 @@ mod swept;
 mod uplink;
 
 pub use address::{Address, Family, Mac, Port};
-pub use counter::{Counters, Direction, DropCount};
+pub use counter::{Counters, Direction, DropCount, PodDropCount, PodDrops};
 pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
 pub use egress::Egress;
+pub use events::Events;
 pub use flow::{ClockEntry, Flow, FlowFlags, PendingCounters, Seen, Tuple};
 pub use fragment::{
     Datagram, DatagramFlags, DatagramRing, FragmentKey, FragmentRange, HELD_PART, HELD_PARTS,

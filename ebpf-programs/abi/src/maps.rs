@@ -78,11 +78,19 @@ pub const EPOCHS_OF_FLOWS: u32 = 1;
 /// invalidates few cache entries.
 pub const SHARDS: u32 = 256;
 
-/// Counters of the flow cache that are not yet in the flow table: per-CPU array of
-/// [`crate::PendingCounters`].
-pub const NOTED: &str = "NOTED";
-/// Capacity of [`NOTED`], a power of two: the number of flow cache entries of a CPU.
-pub const NOTED_CAPACITY: u32 = 2_048;
+/// Event table: array of one [`crate::Events`].
+pub const EVENTS: &str = "EVENTS";
+
+/// Counters of the flow cache that are not yet in the flow table: array of
+/// [`crate::PendingCounters`]. Each CPU has a part of its own, as long as its flow cache, and is
+/// the only one that writes it. The loader sets the capacity.
+pub const PENDING: &str = "PENDING";
+/// Flow cache entries of all CPUs, where the loader sets no other number.
+pub const CACHE_CAPACITY: u32 = 131_072;
+/// Flow cache entries of a CPU, where the loader sets no other number: a power of two.
+pub const CACHE_CAPACITY_OF_CPU: u32 = 2_048;
+/// Most flow cache entries of a CPU.
+pub const MAX_CACHE_CAPACITY_OF_CPU: u32 = 65_536;
 
 /// Pod table: array, slot → [`crate::Pod`].
 pub const PODS: &str = "PODS";
@@ -139,6 +147,12 @@ pub const COUNTERS_CAPACITY: u32 = 2 * PODS_CAPACITY;
 pub const DROPS: &str = "DROPS";
 /// Capacity of [`DROPS`]: room for reasons of later versions.
 pub const DROP_REASONS: u32 = 64;
+
+/// Drop counters by pod: hash, slot → [`crate::PodDrops`]; slot 0 is for packets of which no pod is
+/// known. Not preallocated: only pods that have lost packets have an entry.
+pub const POD_DROPS: &str = "POD_DROPS";
+/// Capacity of [`POD_DROPS`].
+pub const POD_DROPS_CAPACITY: u32 = PODS_CAPACITY;
 
 /// Bandwidth limits of pods: array, `slot * 2 + direction` → [`crate::Limit`].
 pub const LIMITS: &str = "LIMITS";

@@ -2,20 +2,25 @@
 
 use core::ptr;
 
-use abi::maps::{EPOCH_OF_TABLES, EPOCHS_OF_FLOWS, NOTED_CAPACITY, SHARDS};
-use abi::{PendingCounters, Tuple};
+use abi::maps::{CACHE_CAPACITY_OF_CPU, EPOCH_OF_TABLES, EPOCHS_OF_FLOWS, SHARDS};
+use abi::{Events, PendingCounters, Tuple};
 use aya_ebpf::helpers;
-use verdict::flow_cache::{CacheEntry, FlowCache};
+use verdict::flow_cache::{CacheEntry, CachePlace, FlowCache, WAYS};
 
 use crate::atomic;
 use crate::kernel::Kernel;
-use crate::maps::{EPOCHS, NOTED, SHORTCUTS, TAGS};
+use crate::maps::{CACHE_TAGS, EPOCHS, EVENTS, FLOW_CACHE, PENDING};
 use crate::pending;
 
 /// Whether the uplink's program is the first that sees leaving packets, so that packet tags reach
 /// it. The loader sets it.
 #[unsafe(no_mangle)]
 static UPLINK_HANDOFF: u64 = 1;
+
+/// Flow cache entries of each CPU, a power of two. The loader sets it with the capacity of the
+/// maps.
+#[unsafe(no_mangle)]
+static CACHE_CAPACITY: u64 = CACHE_CAPACITY_OF_CPU as u64;
 
 impl FlowCache for Kernel {
     type EntryRef = &'static CacheEntry;
@@ -34,7 +39,18 @@ impl FlowCache for Kernel {
 
     #[inline(always)]
     fn epoch_of_tables(&self) -> u64 {
-        epoch(EPOCH_OF_TABLES)
+        // SAFETY: the element exists for as long as the map; the number is read whole.
+        let routes = events(|events| unsafe { ptr::read_volatile(&raw const (*events).routes) });
+        epoch(EPOCH_OF_TABLES).wrapping_add(routes)
+    }
+
+    #[inline(always)]
+    fn routes_valid_for(&self) -> u64 {
+        // SAFETY: as above.
+        let until =
+            events(|events| unsafe { ptr::read_volatile(&raw const (*events).routes_valid_until) });
+        // SAFETY: the helper takes nothing.
+        until.saturating_sub(unsafe { helpers::bpf_ktime_get_coarse_ns() })
     }
 
     #[inline(always)]
@@ -43,22 +59,35 @@ impl FlowCache for Kernel {
     }
 
     #[inline(always)]
-    fn tag(&self, index: u32) -> u8 {
-        TAGS.get(0).map_or(0, |tags| tags[slot_of(index)])
+    fn cache_capacity(&self) -> u32 {
+        capacity()
+    }
+
+    #[inline(always)]
+    fn first_cache_index(&self) -> u32 {
+        // SAFETY: the helper takes nothing.
+        let cpu = unsafe { helpers::bpf_get_smp_processor_id() } as u32;
+        cpu.wrapping_mul(self.cache_capacity())
+    }
+
+    #[inline(always)]
+    fn cache_tags(&self, bucket: u32) -> u64 {
+        CACHE_TAGS.get(bucket / WAYS).map_or(0, |tags| *tags)
     }
 
     #[inline(always)]
     fn cache_entry(&self, index: u32) -> Option<&'static CacheEntry> {
-        SHORTCUTS.get(index)
+        FLOW_CACHE.get(index)
     }
 
     #[inline(always)]
-    fn store_cache_entry(&mut self, index: u32, tag: u8, entry: &CacheEntry) {
-        let (tags, slot) = (TAGS.get_ptr_mut(0), SHORTCUTS.get_ptr_mut(index));
+    fn store_cache_entry(&mut self, index: u32, place: CachePlace, entry: &CacheEntry) {
+        let tags = CACHE_TAGS.get_ptr_mut(index / WAYS);
+        let slot = FLOW_CACHE.get_ptr_mut(index);
         if let (Some(tags), Some(slot)) = (tags, slot) {
             // SAFETY: both are this CPU's own, and no hook interrupts another.
             unsafe {
-                (*tags)[slot_of(index)] = tag;
+                *tags = place.mark(*tags, index % WAYS);
                 *slot = *entry;
             }
         }
@@ -66,12 +95,12 @@ impl FlowCache for Kernel {
 
     #[inline(always)]
     fn pending_counters(&self, index: u32) -> Option<&PendingCounters> {
-        NOTED.get(index)
+        PENDING.get(index)
     }
 
     #[inline(always)]
     fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32, acknowledgment: u32) -> bool {
-        let Some(pending) = NOTED.get_ptr_mut(index) else {
+        let Some(pending) = PENDING.get_ptr_mut(index) else {
             return false;
         };
         // SAFETY: as above.
@@ -87,14 +116,14 @@ impl FlowCache for Kernel {
     }
 
     #[inline(always)]
-    fn pending_distance(&mut self, index: u32, flow_id: u32, sequence: u32) -> u32 {
-        let (index, flow_id) = (u64::from(index), u64::from(flow_id));
-        pending::distance(self.context(), index, flow_id, u64::from(sequence)) as u32
+    fn pending_distance(&mut self, bucket: u32, flow_id: u32, sequence: u32) -> u32 {
+        let (bucket, flow_id) = (u64::from(bucket), u64::from(flow_id));
+        pending::distance(self.context(), bucket, flow_id, u64::from(sequence)) as u32
     }
 
     #[inline(always)]
     fn reset_pending(&mut self, index: u32, key: &Tuple, flow_id: u32) {
-        if let Some(pending) = NOTED.get_ptr_mut(index) {
+        if let Some(pending) = PENDING.get_ptr_mut(index) {
             // SAFETY: as above.
             unsafe {
                 (*pending).key = *key;
@@ -125,11 +154,11 @@ impl FlowCache for Kernel {
     }
 }
 
-/// Returns the index within the number of entries. It is smaller already; the mask proves it to
-/// Linux 6.1.
+/// Returns the number of flow cache entries of each CPU.
 #[inline(always)]
-const fn slot_of(index: u32) -> usize {
-    (index & (NOTED_CAPACITY - 1)) as usize
+pub(crate) fn capacity() -> u32 {
+    // SAFETY: a static that only the loader writes, before the object is loaded.
+    (unsafe { ptr::read_volatile(&raw const CACHE_CAPACITY) }) as u32
 }
 
 #[inline(always)]
@@ -144,6 +173,12 @@ fn epoch(index: u32) -> u64 {
         Some(epoch) => unsafe { ptr::read_volatile(epoch) },
         None => 0,
     }
+}
+
+/// Reads a number of the event table.
+#[inline(always)]
+fn events(read: impl Fn(*const Events) -> u64) -> u64 {
+    EVENTS.get_ptr(0).map_or(0, read)
 }
 
 /// Starts another epoch of a shard for all CPUs.

@@ -9,6 +9,7 @@
 //!   `lookup` and `atomic`.
 //! - `stages`: one separately verified function per stage of `verdict`.
 //! - One file per traffic control program, `xdp_prefilter` in front of them, and `sweep`.
+//! - `drop_counters`: dropped packets by pod and reason.
 //! - `fragment_store`: datagrams and held fragments.
 //! - `shape`: limits and buckets behind `verdict`'s traits; `flow_cache`: the per-CPU flow cache.
 //! - `socket`: the context of cgroup address programs; `hostport_from_node`, `bind` and `pace` are
@@ -34,6 +35,8 @@ mod action;
 mod atomic;
 #[cfg(target_arch = "bpf")]
 mod bind;
+#[cfg(target_arch = "bpf")]
+mod drop_counters;
 #[cfg(target_arch = "bpf")]
 mod flow_cache;
 #[cfg(target_arch = "bpf")]

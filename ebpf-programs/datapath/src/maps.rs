@@ -4,15 +4,15 @@ use core::ptr;
 
 use abi::{
     Address, Bucket, ClockEntry, Counters, Datagram, DatagramRing, Dialled, DialledKey, DropCount,
-    Egress, Endpoint, Flow, FragmentKey, HeldFragment, HeldKey, Hostport, HostportKey, Interface,
-    Limit, Network, PendingCounters, Pod, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
-    maps as names,
+    Egress, Endpoint, Events, Flow, FragmentKey, HeldFragment, HeldKey, Hostport, HostportKey,
+    Interface, Limit, Network, PendingCounters, Pod, PodDrops, Settings, Shaped, ShapedSubnetKey,
+    Swept, Tuple, Uplink, maps as names,
 };
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
-use verdict::flow_cache::CacheEntry;
+use verdict::flow_cache::{CacheEntry, WAYS};
 use verdict::{ClockHand, Work};
 
 #[map]
@@ -81,6 +81,10 @@ pub(crate) static COUNTERS: PerCpuArray<Counters> =
 pub(crate) static DROPS: PerCpuArray<DropCount> = PerCpuArray::pinned(names::DROP_REASONS, 0);
 
 #[map]
+pub(crate) static POD_DROPS: HashMap<u32, PodDrops> =
+    HashMap::pinned(names::POD_DROPS_CAPACITY, BPF_F_NO_PREALLOC);
+
+#[map]
 pub(crate) static LIMITS: Array<Limit> = Array::pinned(names::LIMITS_CAPACITY, 0);
 
 #[map]
@@ -107,9 +111,15 @@ pub(crate) static SWEPT: Array<Swept> = Array::pinned(1, 0);
 #[map]
 pub(crate) static EPOCHS: Array<u64> = Array::pinned(names::EPOCHS_OF_FLOWS + names::SHARDS, 0);
 
+/// `BPF_F_MMAPABLE` (`include/uapi/linux/bpf.h`): the kernel then aligns the first element to a
+/// page, so that an element of 64 bytes lies in one cache line.
+const ALIGNED: u32 = 1 << 10;
+
 #[map]
-pub(crate) static NOTED: PerCpuArray<PendingCounters> =
-    PerCpuArray::pinned(names::NOTED_CAPACITY, 0);
+pub(crate) static EVENTS: Array<Events> = Array::pinned(1, ALIGNED);
+
+#[map]
+pub(crate) static PENDING: Array<PendingCounters> = Array::pinned(names::CACHE_CAPACITY, ALIGNED);
 
 /// Scratch memory of the current packet. Never pinned: its layout differs between versions of the
 /// programs.
@@ -138,6 +148,10 @@ pub(crate) fn work(element: Scratch) -> Option<&'static mut Work> {
 /// The value of a new ring: zeros. Never written or pinned.
 #[map]
 pub(crate) static NEW_RING: Array<DatagramRing> = Array::with_max_entries(1, 0);
+
+/// The value of a new entry of [`POD_DROPS`]: zeros. Never written or pinned.
+#[map]
+pub(crate) static NO_DROPS: Array<PodDrops> = Array::with_max_entries(1, 0);
 
 /// A fragment on its way into [`HELD`]. Never pinned, as [`SCRATCH`].
 #[map]
@@ -179,13 +193,15 @@ pub(crate) fn hand() -> Option<&'static mut ClockHand> {
     Some(unsafe { &mut *hand })
 }
 
-/// Tags of this CPU's [`SHORTCUTS`], side by side, so that most are in a CPU cache. Never pinned,
-/// as [`SCRATCH`].
+/// The flow cache: a part for each CPU, which no other CPU reads or writes. A plain array, because
+/// one of the type for CPUs aligns no element to a cache line, and reads a pointer for each. Never
+/// pinned, as [`SCRATCH`]. The loader sets the capacity.
 #[map]
-pub(crate) static TAGS: PerCpuArray<[u8; names::NOTED_CAPACITY as usize]> =
-    PerCpuArray::with_max_entries(1, 0);
+pub(crate) static FLOW_CACHE: Array<CacheEntry> =
+    Array::with_max_entries(names::CACHE_CAPACITY, ALIGNED);
 
-/// The flow cache of this CPU. Never pinned, as [`SCRATCH`].
+/// Tags of the entries of [`FLOW_CACHE`], an element for each bucket: side by side, so that most
+/// are in a CPU cache. Never pinned, as [`SCRATCH`]. The loader sets the capacity.
 #[map]
-pub(crate) static SHORTCUTS: PerCpuArray<CacheEntry> =
-    PerCpuArray::with_max_entries(names::NOTED_CAPACITY, 0);
+pub(crate) static CACHE_TAGS: Array<u64> =
+    Array::with_max_entries(names::CACHE_CAPACITY / WAYS, ALIGNED);

@@ -15,6 +15,7 @@ use aya_ebpf::maps::lpm_trie::Key;
 use verdict::{Insertion, Node, Socket, Touch};
 
 use crate::atomic::{add, fetch_add};
+use crate::drop_counters::count_pod_drop;
 use crate::flow_cache;
 use crate::kernel::Kernel;
 use crate::lookup;
@@ -307,6 +308,7 @@ impl Node for Kernel {
                 (*drops).bytes += u64::from(bytes);
             }
         }
+        count_pod_drop(u64::from(pod), u64::from(reason as u32));
         if pod == 0 {
             return;
         }

@@ -7,25 +7,26 @@
 use core::ffi::c_void;
 use core::ptr;
 
-use abi::PendingCounters;
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::{bpf_loop, bpf_map_lookup_percpu_elem};
+use aya_ebpf::helpers::bpf_loop;
+use verdict::flow_cache::WAYS;
 
+use crate::flow_cache;
 use crate::kernel::Kernel;
-use crate::maps::{self, NOTED, Scratch};
+use crate::maps::{self, PENDING, Scratch};
 
-/// Most CPUs of a machine; the loop ends behind the last one.
-const CPUS: u32 = 8_192;
+/// Most CPUs of a machine, with the entries of a bucket each; the loop ends behind the last one.
+const MOST: u32 = 8_192 * WAYS;
 const CONTINUE: i64 = 0;
 const STOP: i64 = 1;
 
-/// Returns the least distance of `sequence` from an acknowledgment number that a CPU has stored at
-/// `index` for the flow with this id; [`u32::MAX`] where there is none.
+/// Returns the least distance of `sequence` from an acknowledgment number that a CPU has stored in
+/// the bucket for the flow with this id; [`u32::MAX`] where there is none.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn distance(
     skb: *mut __sk_buff,
-    index: u64,
+    bucket: u64,
     flow_id: u64,
     sequence: u64,
 ) -> u64 {
@@ -33,31 +34,31 @@ pub(crate) extern "C" fn distance(
     let Some(work) = maps::work(Scratch::Packet) else {
         return u64::from(u32::MAX);
     };
-    work.pending.index = index as u32;
+    work.pending.bucket = bucket as u32;
     work.pending.flow_id = flow_id as u32;
     work.pending.sequence = sequence as u32;
     work.pending.least = u32::MAX;
     // SAFETY: the callback has the signature that the helper calls.
-    unsafe { bpf_loop(CPUS, visit as *mut c_void, ptr::null_mut(), 0) };
+    unsafe { bpf_loop(MOST, visit as *mut c_void, ptr::null_mut(), 0) };
     match maps::work(Scratch::Packet) {
         Some(work) => u64::from(work.pending.least),
         None => u64::from(u32::MAX),
     }
 }
 
-/// Compares the counters of one CPU.
-extern "C" fn visit(cpu: u32, _: *mut c_void) -> i64 {
+/// Compares the counters of one entry of the bucket, of one CPU.
+extern "C" fn visit(number: u32, _: *mut c_void) -> i64 {
     let Some(work) = maps::work(Scratch::Packet) else {
         return STOP;
     };
     let search = &mut work.pending;
-    let map = (&raw const NOTED).cast_mut().cast();
-    // SAFETY: the helper reads one key.
-    let counters: *const PendingCounters =
-        unsafe { bpf_map_lookup_percpu_elem(map, (&raw const search.index).cast(), cpu).cast() };
-    if counters.is_null() {
+    let first = (number / WAYS).wrapping_mul(flow_cache::capacity());
+    let index = first
+        .wrapping_add(search.bucket)
+        .wrapping_add(number % WAYS);
+    let Some(counters) = PENDING.get_ptr(index) else {
         return STOP;
-    }
+    };
     // SAFETY: the element exists for as long as the map. Another CPU may write it meanwhile: each
     // field is a number that is read whole.
     let (flow_id, packets, acknowledged) = unsafe {

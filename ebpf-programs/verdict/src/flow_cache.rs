@@ -7,10 +7,10 @@
 //! never use the cache.
 //!
 //! An entry is valid while the [epoch](FlowCache::epoch) is the one in which it was recorded. The
-//! agent starts another epoch after every change of a table. The programs start another epoch for
-//! the [`shard`] of a flow's tuples when the flow is removed or reopened, or is new between pods.
-//! State that only the kernel has (routes, MTUs) is looked up again after [`MAX_AGE`] at the
-//! latest.
+//! agent starts another epoch after every change of a table, and after the kernel's notification
+//! of a change of a route, link or neighbour. The programs start another epoch for the [`shard`] of
+//! a flow's tuples when the flow is removed or reopened, or is new between pods. State that only
+//! the kernel has is looked up again at the end of the entry's [`lifetime`] at the latest.
 //!
 //! Packets that hit the cache are counted in [`PendingCounters`] beside the entry, and added to the
 //! flow's entry when the cache entry is replaced. The last acknowledgment number goes the same way.
@@ -18,23 +18,38 @@
 use core::ops::Deref;
 
 use abi::maps::SHARDS;
-use abi::{Address, PendingCounters, Tuple};
+use abi::{Address, Events, PendingCounters, Tuple};
 
 use crate::work::Work;
 
+mod bucket;
 mod cache_key;
 mod lookup;
 mod rewrite_template;
 mod uplink_handoff;
 
+pub use bucket::{CachePlace, WAYS};
 pub use cache_key::CacheKey;
-pub(crate) use cache_key::index_of_tuple;
+pub(crate) use cache_key::place_of_tuple;
 pub(crate) use lookup::{apply_hit, find, find_redirect, record};
 pub use rewrite_template::RewriteTemplate;
 pub(crate) use uplink_handoff::{find_uplink_flow, propagate};
 
-/// Jiffies for which an entry is valid: 10 to 100 milliseconds.
+/// Jiffies for which an entry is valid without an agent that reports changes: 10 to 100
+/// milliseconds.
 pub const MAX_AGE: u64 = 10;
+
+/// Nanoseconds of the longest jiffy, that of a kernel with 100 of them a second.
+const LONGEST_JIFFY: u64 = 10_000_000;
+
+/// Returns the jiffies for which an entry is valid that is recorded now, while changes of routes
+/// and neighbours are reported for another `valid_for` nanoseconds: no longer than that on any
+/// kernel, but [`MAX_AGE`] at least.
+#[inline(always)]
+pub(crate) fn lifetime(valid_for: u64) -> u64 {
+    // Bounded, so that no value in the table makes an entry last.
+    (valid_for.min(Events::VALIDITY) / LONGEST_JIFFY).max(MAX_AGE)
+}
 
 /// Packets per direction that a flow must have had before cache entries are made for it. Many flows
 /// end with fewer. Making an entry costs as much as eight hits save, because the memory it is
@@ -55,19 +70,27 @@ pub trait FlowCache {
     fn cache_threshold(&self) -> u64 {
         CACHE_THRESHOLD
     }
-    /// Returns a number that grows with every change of a table by the agent.
+    /// Returns a number that grows with every change of a table by the agent, and with every change
+    /// of a route, link or neighbour that the agent reports.
     fn epoch_of_tables(&self) -> u64;
+    /// Returns the nanoseconds for which the agent still reports changes of routes, links and
+    /// neighbours; 0 where it does not.
+    fn routes_valid_for(&self) -> u64;
     /// Returns a number that grows with every change of a table that a verdict about tuples of this
     /// [`shard`] may depend on.
     fn epoch(&self, shard: u32) -> u64;
-    /// Returns the tag of the entry at this index, 0 where there is none. The tag is a few bits of
-    /// the entry's [`CacheKey`]: the entry itself, which may be in no CPU cache, is read only where
-    /// the tag matches.
-    fn tag(&self, index: u32) -> u8;
+    /// Returns the number of entries of each CPU, a power of two.
+    fn cache_capacity(&self) -> u32;
+    /// Returns the index of this CPU's first entry.
+    fn first_cache_index(&self) -> u32;
+    /// Returns the tags of the bucket whose first entry has this index, 16 bits each, 0 where there
+    /// is no entry. An entry, which may be in no CPU cache, is read only where its tag is that of
+    /// the key.
+    fn cache_tags(&self, bucket: u32) -> u64;
     /// Returns the entry at this index.
     fn cache_entry(&self, index: u32) -> Option<Self::EntryRef>;
     /// Replaces the entry at this index, and its tag.
-    fn store_cache_entry(&mut self, index: u32, tag: u8, entry: &CacheEntry);
+    fn store_cache_entry(&mut self, index: u32, place: CachePlace, entry: &CacheEntry);
     /// Returns the packets that hit the entry at this index and are not yet in the flow table.
     fn pending_counters(&self, index: u32) -> Option<&PendingCounters>;
     /// Counts a packet for the entry at this index, and stores its acknowledgment number (TCP).
@@ -75,8 +98,9 @@ pub trait FlowCache {
     /// id.
     fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32, acknowledgment: u32) -> bool;
     /// Returns the least distance of `sequence` from an acknowledgment number that any CPU has
-    /// stored at this index for the flow with this id; [`u32::MAX`] where there is none.
-    fn pending_distance(&mut self, index: u32, flow_id: u32, sequence: u32) -> u32;
+    /// stored in this bucket for the flow with this id; [`u32::MAX`] where there is none. `bucket`
+    /// is the index of its first entry among those of each CPU.
+    fn pending_distance(&mut self, bucket: u32, flow_id: u32, sequence: u32) -> u32;
     /// Resets the pending counters at this index to zero, for the flow with this key and id.
     fn reset_pending(&mut self, index: u32, key: &Tuple, flow_id: u32);
     /// Returns whether `from_pod` may hand packets over to the uplink's program by
@@ -99,8 +123,9 @@ pub const fn shard(tuple: &Tuple) -> u32 {
 }
 
 /// How packets with one key end. The fields that most packets need lie side by side.
+/// Three cache lines, of which the last is read for packets that are rewritten.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct CacheEntry {
     /// The packets that the entry is for.
     pub key: CacheKey,
@@ -109,8 +134,8 @@ pub struct CacheEntry {
     pub max_length: u32,
     /// [`FlowCache::epoch`] when the packet was parsed.
     pub epoch: u64,
-    /// [`FlowCache::jiffies`] when the packet was parsed.
-    pub recorded_at: u64,
+    /// [`FlowCache::jiffies`] from which on the entry is invalid.
+    pub expires_at: u64,
     /// The verdict, as its [`crate::Code`].
     pub verdict: u64,
     /// [`shard`] of the packets' tuple.
@@ -130,6 +155,8 @@ pub struct CacheEntry {
     /// Next hop of [`crate::Verdict::RedirectNeigh`], from [`crate::Work::hop`].
     pub hop: Address,
 }
+
+const _: () = assert!(size_of::<CacheEntry>() == 192);
 
 /// Result of a cache lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

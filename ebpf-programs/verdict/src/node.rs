@@ -127,7 +127,8 @@ pub trait Node {
     /// Counts a packet that passed, for a pod; counts nothing for slot 0.
     fn count_passed(&mut self, pod: u32, direction: Direction, bytes: u32);
 
-    /// Counts a dropped packet by reason, and for a pod unless its slot is 0.
+    /// Counts a dropped packet by reason, and by pod and reason. Slot 0 is for packets of which no
+    /// pod is known.
     fn count_dropped(&mut self, reason: DropReason, pod: u32, direction: Direction, bytes: u32);
 }
 

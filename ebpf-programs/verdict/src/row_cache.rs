@@ -13,7 +13,7 @@ use abi::{
     UplinkFlags,
 };
 
-use crate::flow_cache::FlowCache;
+use crate::flow_cache::{FlowCache, lifetime};
 use crate::hostport;
 use crate::node::Node;
 use crate::packet::Packet;
@@ -32,6 +32,8 @@ pub struct RowCache {
     jiffies: u64,
     /// [`FlowCache::epoch_of_tables`] when the rows were read.
     epoch: u64,
+    /// Jiffies for which a verdict is valid that is recorded now.
+    pub(crate) lifetime: u64,
     /// Seconds of `CLOCK_MONOTONIC` when the rows were read.
     now: u32,
     /// Interface index that `interface_row` is for.
@@ -122,6 +124,7 @@ pub(crate) fn refresh<E: Node + FlowCache>(env: &E, work: &mut Work) {
         rows.jiffies = jiffies;
         rows.epoch = epoch;
         rows.now = env.now();
+        rows.lifetime = lifetime(env.routes_valid_for());
         rows.interface = NO_INTERFACE;
         rows.uplink.interface = NO_INTERFACE;
         rows.bridge = NO_INTERFACE;

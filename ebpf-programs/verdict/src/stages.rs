@@ -16,7 +16,9 @@ use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Lack, Origin, QuotaUsage, Work};
+use crate::work::{
+    Content, Fit, Fragment, Headers, Hook, HostportMatch, Lack, Origin, QuotaUsage, Work,
+};
 use crate::{
     access, admission, bypass, duplicate, eviction, exit, flow, fragment, hostport,
     hostport_from_pod, icmp, masquerade, parse, policy, rewrite, row_cache, sender,
@@ -191,9 +193,11 @@ pub fn parse_entering<E: Packet + Node + FlowCache>(
     Ok(content)
 }
 
-/// Sets interface, pod and length: drops of frames that fail to parse are counted by them.
+/// Sets interface, pod and length: drops of frames that fail to parse are counted by them. The
+/// addresses are unknown until then.
 #[inline(always)]
 fn start<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32, pod: u32) {
+    work.headers.version = 0;
     work.interface = interface;
     work.pod = pod;
     work.quota_usage = QuotaUsage::LOW;
@@ -393,7 +397,7 @@ fn enter<E: Packet + Node + Shaper + FlowCache + FragmentStore>(
 
 /// Drops packets that would leave by a link without translation.
 #[inline(always)]
-pub fn check_exit<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+pub fn check_exit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<()> {
     exit::check(env, work)
 }
 
@@ -456,8 +460,27 @@ pub fn count<E: Node>(node: &mut E, work: &mut Work, direction: Direction, verdi
         | Verdict::Redirect(_) => {
             node.count_passed(work.pod, direction, bytes);
         }
-        Verdict::Drop(reason) => node.count_dropped(reason, work.pod, direction, bytes),
+        Verdict::Drop(reason) => {
+            if work.pod == 0 {
+                work.pod = pod_of(node, &work.headers, direction);
+            }
+            node.count_dropped(reason, work.pod, direction, bytes);
+        }
         // Counted when it arrives at the hook again.
         Verdict::Consume => {}
     }
+}
+
+/// Returns the slot of the pod that a dropped packet is from (egress) or for (ingress), by its
+/// address; 0 where no pod has the address, or the packet was not parsed.
+#[inline(always)]
+pub(crate) fn pod_of<E: Node>(node: &E, headers: &Headers, direction: Direction) -> u32 {
+    if headers.version == 0 {
+        return 0;
+    }
+    let address = match direction {
+        Direction::Egress => &headers.tuple.source,
+        Direction::Ingress => &headers.tuple.destination,
+    };
+    node.endpoint(address).map_or(0, |endpoint| endpoint.pod)
 }

@@ -17,7 +17,7 @@
 
 use abi::{Flow, FlowFlags, Seen, Timeouts};
 
-use crate::flow_cache::{FlowCache, index_of_tuple, shard};
+use crate::flow_cache::{FlowCache, place_of_tuple, shard};
 use crate::node::Node;
 use crate::work::{Headers, Hook, Work};
 
@@ -224,8 +224,9 @@ fn distance<E: Node + FlowCache>(node: &mut E, other: &Flow, work: &mut Work, ne
     }
     for hook in [Hook::UplinkIn, Hook::UplinkOut, Hook::FromPod] {
         if is_cached_at(other, hook) {
-            let index = index_of_tuple(&work.pair.reply.key, hook);
-            let behind = node.pending_distance(index, other.flow_id, sequence);
+            let place = place_of_tuple(&work.pair.reply.key, hook);
+            let bucket = place.within(node.cache_capacity());
+            let behind = node.pending_distance(bucket, other.flow_id, sequence);
             if behind < least {
                 least = behind;
             }

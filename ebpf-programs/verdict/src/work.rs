@@ -74,8 +74,8 @@ pub struct Work {
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct PendingSearch {
-    /// Index of the counters.
-    pub index: u32,
+    /// Index of the bucket's first counters among those of each CPU.
+    pub bucket: u32,
     /// [`abi::Flow::flow_id`] of the flow.
     pub flow_id: u32,
     /// The sequence number that is compared.

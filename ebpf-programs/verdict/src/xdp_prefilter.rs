@@ -13,6 +13,7 @@ use crate::outcome::Decision;
 use crate::packet::Packet;
 use crate::parse;
 use crate::sender::{SOURCE_MAC, has_mac};
+use crate::stages::pod_of;
 use crate::work::{Content, Headers};
 
 /// Returns the reason to drop a frame that came in by this interface, and counts the drop.
@@ -24,7 +25,8 @@ pub fn check(frame: &impl Packet, node: &mut impl Node, interface: u32) -> Decis
     };
     let decision = classify(frame, node, interface, &mut headers);
     if let Err(reason) = decision {
-        node.count_dropped(reason, 0, Direction::Ingress, headers.length);
+        let pod = pod_of(node, &headers, Direction::Ingress);
+        node.count_dropped(reason, pod, Direction::Ingress, headers.length);
     }
     decision
 }

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use e2e::{Machine, Pod, Sandbox, UPLINK, until};
 use engine::{Engine, EngineError, Report, Settings};
-use kernel::{Host, HostOptions, Kernel, Measured, ObserveError, StepError};
+use kernel::{Host, HostOptions, Kernel, Measured, Observe, ObserveError, StepError};
 use model::{
     AttachmentKey, Bandwidth, BridgeOptions, HairpinMode, Intent, Limit, ManagedLink, Network,
     PortMapping, Prefixes, Protocol, RangeSet, Requested, ShapedSubnets,
 };
 use planner::Refusal;
-use steps::{Entry, EntryKey, Observed, Scope, Step};
+use steps::{Entry, EntryKey, NodeQuery, Observed, Question, Step};
 use store::Store;
 
 use crate::event::{Damage, Event, PODS};
@@ -65,6 +65,7 @@ impl Shared {
             object: object(),
             cgroup: None,
             flow_entries: abi::maps::FLOWS_CAPACITY,
+            cache_entries: abi::maps::CACHE_CAPACITY_OF_CPU,
         };
         *self.0.borrow_mut() = Some(Host::open(&options)?);
         Ok(())
@@ -77,11 +78,16 @@ impl Shared {
     }
 }
 
-impl Kernel for Shared {
-    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
-        self.host().observe(scope)
+impl<Q: Question> Observe<Q> for Shared
+where
+    Host: Observe<Q>,
+{
+    fn observe(&mut self, question: &Q) -> Result<Q::Answer, ObserveError> {
+        self.host().observe(question)
     }
+}
 
+impl Kernel for Shared {
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
         self.host().execute(step)
     }
@@ -299,9 +305,7 @@ impl<'a> World<'a> {
 
     /// behaviour K1
     fn set_mtu(&mut self, mtu: u32) -> Result<()> {
-        self.sandbox
-            .node
-            .call(&format!("ip link set {UPLINK} mtu {mtu}"))?;
+        self.run(&format!("ip link set {UPLINK} mtu {mtu}"))?;
         self.reconcile()?;
         let links = self.observe()?.links;
         if let Some(bridge) = links.get(&"cbr0".parse()?) {
@@ -311,8 +315,7 @@ impl<'a> World<'a> {
     }
 
     fn observe(&mut self) -> Result<Observed> {
-        let sysctls = BTreeSet::new();
-        Ok(self.kernel.observe(&Scope::Node { sysctls })?)
+        Ok(self.kernel.observe(&NodeQuery::default())?)
     }
 
     /// Damages the node and reconciles. Some damage makes a CHECK fail until the next

@@ -150,14 +150,9 @@ impl Bench {
     /// Returns the object's flow table including the pending counters.
     fn counted_flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
         let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 96, _, _>(maps::FLOWS)?;
-        for index in 0..maps::NOTED_CAPACITY {
-            for noted in self
-                .object
-                .get_all::<64, PendingCounters>(maps::NOTED, index)?
-            {
-                if let Some(flow) = flows.get_mut(&noted.key) {
-                    noted.add_to(flow);
-                }
+        for pending in self.object.list::<64, PendingCounters>(maps::PENDING)? {
+            if let Some(flow) = flows.get_mut(&pending.key) {
+                pending.add_to(flow);
             }
         }
         Ok(flows)

@@ -50,8 +50,13 @@ impl Object {
         let bytes = std::fs::read(&path).with_context(|| {
             format!("no BPF object at {}: run cargo xtask build", path.display())
         })?;
+        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
         let mut options = EbpfLoader::new();
         options
+            .map_max_entries(
+                maps::PENDING,
+                u32::try_from(cpus)? * maps::CACHE_CAPACITY_OF_CPU,
+            )
             .map_max_entries(maps::FLOWS, entries)
             .map_max_entries(maps::TURNS, entries);
         let loaded = options.load(&bytes)?;
@@ -149,6 +154,15 @@ impl Object {
     ) -> Result<Value> {
         let map = Array::<&mut MapData, [u8; V]>::try_from(self.map(name)?)?;
         read(&map.get(&index, 0)?)
+    }
+
+    /// Reads all elements of an array.
+    pub(crate) fn list<const V: usize, Value: FromBytes>(
+        &mut self,
+        name: &str,
+    ) -> Result<Vec<Value>> {
+        let map = Array::<&mut MapData, [u8; V]>::try_from(self.map(name)?)?;
+        map.iter().map(|value| read(&value?)).collect()
     }
 
     /// Reads an element of a per-CPU array, one value for each CPU.

@@ -17,6 +17,7 @@ use crate::process::lifecycle::Lifecycle;
 use crate::process::start::Features;
 use crate::process::uninstall::InstalledFiles;
 use crate::telemetry::events::Events;
+use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::rates::RateSampler;
 
@@ -41,5 +42,6 @@ pub(crate) struct App {
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Metrics,
     pub(crate) rate_sampler: RateSampler,
+    pub(crate) losses: Losses,
     pub(crate) lifecycle: Lifecycle,
 }

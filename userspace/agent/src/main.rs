@@ -41,6 +41,7 @@ use crate::process::service_manager;
 use crate::process::start::{self, Features};
 use crate::process::uninstall::{self, InstalledFiles};
 use crate::telemetry::log;
+use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::rates::RateSampler;
 
@@ -91,6 +92,7 @@ fn run(options: Options) -> Result<()> {
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
     config.access.sandbox.enter_after_start()?;
+    process::background::report_events(&config.bpffs);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -113,6 +115,7 @@ fn run(options: Options) -> Result<()> {
         events: Arc::default(),
         metrics: Metrics::default(),
         rate_sampler: RateSampler::default(),
+        losses: Losses::default(),
         lifecycle: Lifecycle::new(Reload::new(options, config, log_level)),
     };
     let gone = Arc::clone(&app.lifecycle.uninstalled);

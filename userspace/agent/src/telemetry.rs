@@ -2,6 +2,7 @@
 
 pub(crate) mod events;
 pub(crate) mod log;
+pub(crate) mod losses;
 pub(crate) mod metrics;
 pub(crate) mod rates;
 pub(crate) mod refused_flows;

@@ -146,6 +146,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         events: Arc::default(),
         metrics: crate::telemetry::metrics::Metrics::default(),
         rate_sampler: crate::telemetry::rates::RateSampler::default(),
+        losses: crate::telemetry::losses::Losses::default(),
         lifecycle: crate::process::lifecycle::Lifecycle::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()

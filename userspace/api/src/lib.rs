@@ -35,7 +35,7 @@ pub use request::{
 pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs, Reloaded};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
-    BypassView, Degraded, DroppingDefaultView, FeatureView, ForwardingView, NetworkView,
+    BypassView, Degraded, DroppingDefaultView, FeatureView, ForwardingView, LossView, NetworkView,
     OperationView, Outcome, PoolView, Reconcile, ReconcileItem, SandboxView, ShaperView, Status,
     UplinkView, Version,
 };

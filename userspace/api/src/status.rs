@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::AddressView;
+use crate::{AddressView, PodView};
 
 /// Versions of the agent and of its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +57,9 @@ pub struct Status {
     /// Degradations; empty if the agent is healthy.
     #[serde(default)]
     pub degraded: Vec<Degraded>,
+    /// Interfaces that lost more than 1 % of their packets in the last minute.
+    #[serde(default)]
+    pub losses: Vec<LossView>,
     /// Running and queued requests, in the order of their arrival.
     #[serde(default)]
     pub operations: Vec<OperationView>,
@@ -66,6 +69,30 @@ pub struct Status {
     /// Privileges of the agent's process; `None` if the agent is older than this field.
     #[serde(default)]
     pub sandbox: Option<SandboxView>,
+}
+
+/// Packets that the datapath has dropped in the last minute, of one interface of a pod. Second
+/// copies of packets (`duplicate`) are not counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossView {
+    /// Name of the network.
+    pub network: String,
+    /// Container ID.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// Interface name in the container.
+    pub ifname: String,
+    /// The Kubernetes pod, if the runtime passed its name in `CNI_ARGS`.
+    #[serde(default)]
+    pub pod: Option<PodView>,
+    /// Dropped packets, to and from the pod.
+    pub dropped: u64,
+    /// All packets to and from the pod, with the dropped ones.
+    pub packets: u64,
+    /// The most frequent drop reason.
+    pub reason: String,
+    /// What to do about it.
+    pub advice: String,
 }
 
 /// Privileges of the agent's process, and the layers that restrict it.

@@ -226,8 +226,8 @@ pub struct CounterView {
     /// Flows of the pod without a reply that were evicted from a full flow table.
     #[serde(default)]
     pub evicted_flows: u64,
-    /// Dropped packets of the whole node by drop reason; reasons that never occurred may be
-    /// missing.
+    /// Dropped packets by drop reason: of the pod since it was attached, or of the whole node.
+    /// Reasons that never occurred may be missing.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
 }

@@ -71,7 +71,8 @@ enum Verb {
     /// Diagnose the node, with what to do: agent, node, CNI installation and kernel features; exit
     /// with status 1 if something is wrong
     Doctor(doctor::Doctor),
-    /// List attachments: pod, interface, network, addresses, published ports, packets, state
+    /// List attachments: pod, interface, network, addresses, published ports, packets, dropped
+    /// packets, state
     List {
         /// Print the agent's JSON response
         #[arg(long)]

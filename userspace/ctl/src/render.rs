@@ -2,6 +2,7 @@
 //! functions of the response; whether something is degraded is decided by the agent.
 
 mod features;
+mod losses;
 mod ports;
 mod sandbox;
 mod shaper;
@@ -36,6 +37,7 @@ pub(crate) fn status(status: &Status) -> String {
         }
     }
     line(&mut text, "Attachments", status.attachments);
+    losses::losses(&mut text, &status.losses);
     bypass(&mut text, &status.bypass);
     forwarding(&mut text, &status.forwarding);
     line(&mut text, "Shaper", shaper::shaper(&status.shaper));
@@ -143,6 +145,7 @@ pub(crate) fn list(attachments: &[AttachmentView]) -> String {
         "PORTS",
         "RX PACKETS",
         "TX PACKETS",
+        "DROPS",
         "STATE",
     ];
     table(&header, attachments.iter().map(attachment))
@@ -210,6 +213,7 @@ fn flow(view: &FlowView) -> Row {
     ])
 }
 
+/// Returns the pod as `namespace/name`, or else the short container ID.
 fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> String {
     match (pod, container) {
         (Some(pod), _) => format!("{}/{}", pod.namespace, pod.name),
@@ -383,6 +387,7 @@ fn attachment(view: &AttachmentView) -> Row {
         text(join(view.hostports.iter().map(port))),
         packets(|counters| counters.rx_packets),
         packets(|counters| counters.tx_packets),
+        packets(|counters| counters.rx_dropped + counters.tx_dropped),
         text(&view.state),
     ])
 }
@@ -396,12 +401,8 @@ pub(crate) fn short_id(container_id: &str) -> String {
     container_id.chars().take(12).collect()
 }
 
-/// Returns the pod as `namespace/name`, or else the short container ID.
 fn owner(view: &AttachmentView) -> String {
-    match &view.pod {
-        Some(pod) => format!("{}/{}", pod.namespace, pod.name),
-        None => short_id(&view.container_id),
-    }
+    pod_name(view.pod.as_ref(), Some(&view.container_id))
 }
 
 fn port(port: &HostportView) -> String {

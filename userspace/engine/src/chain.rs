@@ -12,7 +12,7 @@ use model::{
     Adoption, Attachment, AttachmentKey, Bandwidth, IngressPolicy, PortMapping, Record, State,
 };
 use planner::{AttachContext, Refusal};
-use steps::{Observed, PodSide, Scope};
+use steps::{NetnsQuery, ObservedNetns, PodSide};
 
 use crate::before::Before;
 use crate::{Engine, EngineError};
@@ -61,7 +61,7 @@ impl<K: Kernel> Engine<K> {
         now: u64,
     ) -> Result<Attachment, EngineError> {
         let adoption = &update.adoption;
-        let observed = self.kernel.observe(&Scope::Netns {
+        let observed = self.kernel.observe(&NetnsQuery {
             path: adoption.netns.clone(),
             ifname: adoption.key.ifname.clone(),
             links: adoption.links.clone(),
@@ -72,7 +72,7 @@ impl<K: Kernel> Engine<K> {
             ingress: update.ingress,
         };
         if let Some(record) = self.recorded(update, &observed) {
-            let record = self.follow_mac(record, observed.pod.as_ref())?;
+            let record = self.follow_mac(record, observed.pod())?;
             let mut wanted = record.attachment.port_mappings.clone();
             wanted.extend(&update.port_mappings);
             return self.publish(
@@ -98,8 +98,8 @@ impl<K: Kernel> Engine<K> {
 
     /// Returns the record of the interface, if one is of the same network namespace (device and
     /// inode).
-    fn recorded(&self, update: &ChainedUpdate, observed: &Observed) -> Option<Record> {
-        let netns = observed.netns.get(&update.adoption.netns)?;
+    fn recorded(&self, update: &ChainedUpdate, observed: &ObservedNetns) -> Option<Record> {
+        let netns = &observed.inside.as_ref()?.netns;
         let mut live = update
             .keys
             .iter()
@@ -132,7 +132,7 @@ impl<K: Kernel> Engine<K> {
     fn adopt(
         &mut self,
         adoption: &Adoption,
-        observed: &Observed,
+        observed: &ObservedNetns,
         now: u64,
     ) -> Result<Record, EngineError> {
         let key = &adoption.key;
@@ -177,7 +177,7 @@ impl<K: Kernel> Engine<K> {
     fn plan_adoption(
         &mut self,
         adoption: &Adoption,
-        observed: &Observed,
+        observed: &ObservedNetns,
     ) -> Result<(Attachment, planner::Plan), EngineError> {
         let addresses = adoption.addresses.iter();
         let leases = Leases {
@@ -277,7 +277,7 @@ impl<K: Kernel> Engine<K> {
             return Err(EngineError::NotAttached(unknown.clone()));
         };
         let observed = self.observe(&record.attachment)?;
-        let pod = observed.pod.as_ref();
+        let pod = observed.pod();
         if let Some(cut) = pod.and_then(|pod| planner::mac_difference(&record.attachment, pod)) {
             return Err(EngineError::Different {
                 key: record.attachment.key,

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use kernel::Kernel;
 use model::{AttachmentKey, ContainerId, IfName, NetworkName, Record};
+use steps::AttachmentNetns;
 
 use crate::error::chain;
 use crate::{Engine, EngineError};
@@ -74,7 +75,7 @@ impl<K: Kernel> Engine<K> {
         let attachment = &record.attachment;
         if !forced {
             let observed = self.observe(attachment)?;
-            if observed.netns.get(&attachment.netns.path) == Some(&attachment.netns) {
+            if matches!(observed.netns, AttachmentNetns::Same { .. }) {
                 return Ok(false);
             }
         }

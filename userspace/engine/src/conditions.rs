@@ -1,7 +1,7 @@
 //! Conditions of the node that make packets of pods die: observed after each reconciliation.
 
 use kernel::{Kernel, ObserveError};
-use steps::{Observed, Scope};
+use steps::Observed;
 
 use crate::Engine;
 use crate::node_conditions::WINDOW;
@@ -15,8 +15,7 @@ impl<K: Kernel> Engine<K> {
         let intent = self.node_intent();
         let records = self.store.records();
         let query = planner::check_query(&intent, observed, records);
-        let scope = Scope::Checks(Box::new(query));
-        let facts = self.kernel.observe(&scope)?.checks;
+        let facts = self.kernel.observe(&query)?;
         self.conditions.observed = planner::conditions(&intent, observed, records, &facts);
         Ok(())
     }

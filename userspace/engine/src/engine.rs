@@ -10,7 +10,10 @@ use ipam::{AddressRefusal, Leases};
 use kernel::{Kernel, Measured};
 use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
 use planner::{AttachContext, LastMacs, Plan, Refusal, attachment_query};
-use steps::{Observed, PodSide, PortReservations, Scope};
+use steps::{
+    HostSideQuery, NetnsQuery, ObservedAttachment, ObservedHostSide, PodSide, PortQuery,
+    PortReservations,
+};
 use store::Store;
 
 use crate::before::{Before, Verify};
@@ -215,7 +218,7 @@ impl<K: Kernel> Engine<K> {
 
     fn plan(&mut self, intent: &Intent, mtu: u32) -> Result<(Attachment, Plan), EngineError> {
         let host_link = model::ManagedLink::of(&intent.key);
-        let observed = self.kernel.observe(&Scope::Netns {
+        let observed = self.kernel.observe(&NetnsQuery {
             path: intent.netns.clone(),
             ifname: intent.key.ifname.clone(),
             links: BTreeSet::from([host_link.name().clone(), intent.network.bridge.clone()]),
@@ -276,9 +279,11 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    pub(crate) fn observe(&mut self, attachment: &Attachment) -> Result<Observed, EngineError> {
-        let scope = Scope::Attachment(Box::new(attachment_query(attachment)));
-        Ok(self.kernel.observe(&scope)?)
+    pub(crate) fn observe(
+        &mut self,
+        attachment: &Attachment,
+    ) -> Result<ObservedAttachment, EngineError> {
+        Ok(self.kernel.observe(&attachment_query(attachment))?)
     }
 
     /// Observes an attachment as [`Engine::observe`] does, but without entering the pod's
@@ -286,9 +291,9 @@ impl<K: Kernel> Engine<K> {
     pub(crate) fn observe_outside(
         &mut self,
         attachment: &Attachment,
-    ) -> Result<Observed, EngineError> {
-        let scope = Scope::Outside(Box::new(attachment_query(attachment)));
-        Ok(self.kernel.observe(&scope)?)
+    ) -> Result<ObservedHostSide, EngineError> {
+        let query = HostSideQuery(attachment_query(attachment));
+        Ok(self.kernel.observe(&query)?)
     }
 
     /// Compares an attachment with its record and returns the recorded attachment (behaviour S11).
@@ -334,18 +339,18 @@ impl<K: Kernel> Engine<K> {
         ifname: IfName,
     ) -> Result<Option<PodSide>, EngineError> {
         let links = BTreeSet::new();
-        let scope = Scope::Netns {
+        let observed = self.kernel.observe(&NetnsQuery {
             path,
             ifname,
             links,
-        };
-        Ok(self.kernel.observe(&scope)?.pod)
+        })?;
+        Ok(observed.inside.and_then(|inside| inside.pod))
     }
 
     /// Returns the published ports of the node and their reservations.
     pub fn ports(&mut self) -> Result<Ports, EngineError> {
         Ok(Ports {
-            held: self.kernel.observe(&Scope::Ports)?.port_reservations,
+            held: self.kernel.observe(&PortQuery)?,
             records: self.attachments(),
         })
     }

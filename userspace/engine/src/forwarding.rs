@@ -12,7 +12,7 @@ use std::str::FromStr;
 use kernel::Kernel;
 use model::AttachmentKey;
 use planner::{ForwardingIntent, ForwardingPlan};
-use steps::{FilterBackend, FilterFamily, FilterTable, ForwardingStep, Scope, Step};
+use steps::{FilterBackend, FilterFamily, FilterTable, ForwardingQuery, ForwardingStep, Step};
 use store::StoreError;
 
 use crate::forwarding_state::Forwarding;
@@ -143,7 +143,7 @@ impl<K: Kernel> Engine<K> {
     ) -> Result<ForwardingPlan, EngineError> {
         let mut intent = intent.clone();
         for round in 0..MAX_ROUNDS {
-            let observed = self.kernel.observe(&Scope::Forwarding)?.forwarding;
+            let observed = self.kernel.observe(&ForwardingQuery)?;
             let plan = planner::plan_forwarding(&intent, &observed);
             if plan.steps.is_empty() {
                 return Ok(plan);
@@ -166,7 +166,7 @@ impl<K: Kernel> Engine<K> {
                 }
             }
         }
-        let observed = self.kernel.observe(&Scope::Forwarding)?.forwarding;
+        let observed = self.kernel.observe(&ForwardingQuery)?;
         Ok(planner::plan_forwarding(&intent, &observed))
     }
 
@@ -179,7 +179,7 @@ impl<K: Kernel> Engine<K> {
         let created = self.created();
         let mut removed = Vec::new();
         for _ in 0..MAX_ROUNDS {
-            let observed = self.kernel.observe(&Scope::Forwarding)?.forwarding;
+            let observed = self.kernel.observe(&ForwardingQuery)?;
             let steps = planner::plan_forwarding_removal(&observed, &created);
             if steps.is_empty() {
                 return Ok(removed);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey, State};
-use steps::Scope;
+use steps::PortUserQuery;
 
 use crate::error::chain;
 use crate::left_port::LeftPorts;
@@ -90,11 +90,11 @@ impl<K: Kernel> Engine<K> {
         let Some(attachment) = attached else {
             return Ok(true);
         };
-        let observed = self.kernel.observe(&Scope::PortUsers {
+        let users = self.kernel.observe(&PortUserQuery {
             reservations: planner::attachment_reservations(&attachment),
             process,
         })?;
-        let Some(plan) = planner::plan_left_ports(&attachment, process, &observed, overdue) else {
+        let Some(plan) = planner::plan_left_ports(&attachment, process, &users, overdue) else {
             return Ok(false);
         };
         let container = Some(&key.container_id);

@@ -10,7 +10,7 @@ use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
 use planner::{ContainerLinks, NodeIntent, NodePlan, Plan, PodSources, Refusal};
 use steps::{
-    Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable, Observed, Scope,
+    Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable, NodeQuery, Observed,
     SocketHook, SocketHookState, Step, SysctlKey,
 };
 use store::Store;
@@ -131,13 +131,13 @@ impl NodeReconciler {
         intent: &NodeIntent,
     ) -> Result<Observed, ObserveError> {
         let sysctls = self.sysctls.clone();
-        let observed = kernel.observe(&Scope::Node { sysctls })?;
+        let observed = kernel.observe(&NodeQuery { sysctls })?;
         let needed = planner::node_sysctls(intent, &observed);
         if needed.is_subset(&self.sysctls) {
             return Ok(observed);
         }
         self.sysctls.clone_from(&needed);
-        kernel.observe(&Scope::Node { sysctls: needed })
+        kernel.observe(&NodeQuery { sysctls: needed })
     }
 }
 

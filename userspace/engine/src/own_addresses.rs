@@ -7,7 +7,7 @@ use ipam::AddressRefusal;
 use kernel::Kernel;
 use model::Attachment;
 use planner::Refusal;
-use steps::Scope;
+use steps::AddressQuery;
 
 use crate::{Engine, EngineError};
 
@@ -29,8 +29,7 @@ impl<K: Kernel> Engine<K> {
         if addresses.is_empty() {
             return Ok(addresses);
         }
-        let scope = Scope::Addresses(addresses);
-        Ok(self.kernel.observe(&scope)?.own_addresses)
+        Ok(self.kernel.observe(&AddressQuery(addresses))?)
     }
 
     /// Refuses an attachment with an address of the node itself.

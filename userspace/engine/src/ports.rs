@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use kernel::Kernel;
 use model::{AttachmentKey, PortSet, Record};
-use steps::{Scope, Step};
+use steps::{Step, SysctlQuery};
 
 use crate::{Engine, EngineError};
 
@@ -96,10 +96,11 @@ impl<K: Kernel> Engine<K> {
     }
 
     fn observe_ports(&mut self, claimed: &PortSet) -> Result<PortReservationPlan, EngineError> {
-        let keys = BTreeSet::from([planner::local_reserved_ports_key()]);
-        let observed = self.kernel.observe(&Scope::Sysctls(keys))?;
+        let key = planner::local_reserved_ports_key();
+        let query = SysctlQuery(BTreeSet::from([key.clone()]));
+        let present = self.kernel.observe(&query)?.remove(&key).flatten();
         let before = &self.store.contents().reserved_ports;
-        let planned = planner::plan_local_reserved_ports(claimed, before, &observed);
+        let planned = planner::plan_local_reserved_ports(claimed, before, present.as_deref());
         let either = match planned.step {
             Some(_) => before.union(&planned.ours),
             None => planned.ours.clone(),

@@ -149,7 +149,7 @@ impl Node {
 
     fn intent_on(&self, network: &Network, container: &str) -> Intent {
         let path = format!("/run/netns/{container}");
-        let there = self.fake.snapshot().netns;
+        let there = self.fake.namespaces();
         if !there.contains_key(&path.parse().unwrap()) {
             self.fake.add_netns(&path);
         }

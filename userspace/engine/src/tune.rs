@@ -5,9 +5,9 @@
 //! the host into the namespace. Sysctls need no record: they end with the namespace.
 
 use kernel::Kernel;
-use model::{AttachmentKey, IfName, InterfaceSettings, Mac, Netns, NetnsPath, State};
+use model::{AttachmentKey, IfName, InterfaceSettings, Mac, NetnsPath, State};
 use planner::Refusal;
-use steps::{Scope, Step};
+use steps::{ObservedSettings, SettingsQuery, Step};
 use store::StoreError;
 
 use crate::before::Before;
@@ -34,8 +34,8 @@ impl<K: Kernel> Engine<K> {
     /// success and up is refused.
     pub fn set_loopback(&mut self, path: &NetnsPath, up: bool) -> Result<(), EngineError> {
         let observed = self.settings_of(path, &loopback(), &InterfaceSettings::default())?;
-        match observed.0 {
-            Some(netns) => self.step(&Step::SetLoopback { netns, up }),
+        match observed {
+            Some(ObservedSettings { netns, .. }) => self.step(&Step::SetLoopback { netns, up }),
             None if up => Err(Refusal::NoNetns { path: path.clone() }.into()),
             None => Ok(()),
         }
@@ -46,9 +46,12 @@ impl<K: Kernel> Engine<K> {
     ///
     /// Returns the recorded settings of the interface: those before the first change.
     pub fn tune(&mut self, tune: &Tune) -> Result<InterfaceSettings, EngineError> {
-        let (netns, present) = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
+        let observed = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
         let path = tune.netns.clone();
-        let (netns, present) = netns.zip(present).ok_or(Refusal::NoNetns { path })?;
+        let ObservedSettings {
+            netns,
+            settings: present,
+        } = observed.ok_or(Refusal::NoNetns { path })?;
         if tune.settings.has_link_settings() && !present.has_link_settings() {
             return Err(no_interface(tune).into());
         }
@@ -98,8 +101,9 @@ impl<K: Kernel> Engine<K> {
 
     /// Compares the settings of a pod's interface with the requested ones.
     pub fn check_settings(&mut self, tune: &Tune) -> Result<(), EngineError> {
-        let (_, present) = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
-        let present = present
+        let observed = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
+        let present = observed
+            .map(|observed| observed.settings)
             .filter(InterfaceSettings::has_link_settings)
             .ok_or_else(|| no_interface(tune))?;
         let wanted = tune.settings.clone();
@@ -120,9 +124,12 @@ impl<K: Kernel> Engine<K> {
         let names = store_names(&tune.keys);
         let recorded = names.iter().find_map(|name| self.store.choice(name));
         let previous = recorded.map_or_else(|| tune.settings.clone(), from_text);
-        let (netns, present) = self.settings_of(&tune.netns, &tune.ifname, &previous)?;
-        let present = present.filter(InterfaceSettings::has_link_settings);
-        if let Some((netns, present)) = netns.zip(present)
+        let observed = self.settings_of(&tune.netns, &tune.ifname, &previous)?;
+        let observed = observed.filter(|observed| observed.settings.has_link_settings());
+        if let Some(ObservedSettings {
+            netns,
+            settings: present,
+        }) = observed
             && previous.has_link_settings()
         {
             self.step(&Step::TunePod {
@@ -145,13 +152,12 @@ impl<K: Kernel> Engine<K> {
         path: &NetnsPath,
         ifname: &IfName,
         settings: &InterfaceSettings,
-    ) -> Result<(Option<Netns>, Option<InterfaceSettings>), EngineError> {
-        let mut observed = self.kernel.observe(&Scope::Settings {
+    ) -> Result<Option<ObservedSettings>, EngineError> {
+        Ok(self.kernel.observe(&SettingsQuery {
             path: path.clone(),
             ifname: ifname.clone(),
             sysctls: settings.sysctls.keys().cloned().collect(),
-        })?;
-        Ok((observed.netns.remove(path), observed.settings))
+        })?)
     }
 
     fn step(&mut self, step: &Step) -> Result<(), EngineError> {

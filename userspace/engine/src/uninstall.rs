@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use kernel::Kernel;
 use model::{AttachmentKey, PortSet};
-use steps::{Scope, SysctlKey};
+use steps::{NodeQuery, SysctlKey};
 use store::{Store, StoreError};
 
 use crate::sysctl_records::written;
@@ -63,7 +63,7 @@ impl<K: Kernel> Engine<K> {
         let forwarding = self.remove_forwarding()?;
         let written = written(&self.store);
         let sysctls: BTreeSet<SysctlKey> = written.keys().cloned().collect();
-        let observed = self.kernel.observe(&Scope::Node { sysctls })?;
+        let observed = self.kernel.observe(&NodeQuery { sysctls })?;
         let planner::Uninstall { plan, left } = planner::plan_uninstall(&observed, &written);
         let failures = failures(execute_all(&mut self.kernel, &plan));
         if !failures.is_empty() {

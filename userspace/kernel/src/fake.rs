@@ -30,11 +30,12 @@ pub use nix::errno::Errno;
 use abi::Counters;
 use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
 use steps::{
-    CheckFacts, Entry, EntryKey, Link, LinkKind, NetfilterState, Observed, PodSide, RouteEntry,
-    Scope, SocketHook, SocketHookState, Step, SysctlKey,
+    CheckFacts, Entry, EntryKey, LinkKind, NetfilterState, NodeLink, NodeQuery, Observed, PodSide,
+    Question, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey,
 };
 
-use crate::{Kernel, Measured, ObserveError, StepError};
+use crate::{Kernel, Measured, Observe, ObserveError, StepError};
+use observe::Answer;
 use world::World;
 
 /// The in-memory kernel. A clone is another handle to the same kernel: one for the engine, one for
@@ -138,7 +139,7 @@ impl Fake {
     }
 
     /// Changes a link.
-    pub fn edit_link(&self, name: &str, edit: impl FnOnce(&mut Link)) {
+    pub fn edit_link(&self, name: &str, edit: impl FnOnce(&mut NodeLink)) {
         let name: IfName = parse(name);
         let mut state = self.state();
         edit(state.world.link_mut(&name).expect("the link is there"));
@@ -183,7 +184,7 @@ impl Fake {
         self.state().world.put_sysctl(key, value);
     }
 
-    /// Changes what [`Scope::Checks`] observes of IPsec, cgroup, files, conntrack and neighbours.
+    /// Changes the answer to a [`steps::CheckQuery`]: IPsec, cgroup, files, conntrack, neighbours.
     pub fn edit_facts(&self, edit: impl FnOnce(&mut CheckFacts)) {
         edit(&mut self.state().world.facts);
     }
@@ -277,19 +278,24 @@ impl Fake {
         std::mem::take(&mut self.state().log)
     }
 
-    /// Returns the whole state: as [`Scope::Node`] with all sysctls, and all namespaces that have a
-    /// path.
+    /// Returns the whole node with all sysctls.
     pub fn snapshot(&self) -> Observed {
         let state = self.state();
         let sysctls: BTreeSet<SysctlKey> = state.world.sysctls.keys().cloned().collect();
-        let mut observed = state.world.observe(&Scope::Node { sysctls });
-        observed.netns = state.world.all_netns();
-        observed
+        state.world.answer(&NodeQuery { sysctls })
+    }
+
+    /// Returns all namespaces that have a path.
+    pub fn namespaces(&self) -> BTreeMap<NetnsPath, Netns> {
+        self.state().world.all_netns()
     }
 }
 
-impl Kernel for Fake {
-    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
+impl<Q: Question> Observe<Q> for Fake
+where
+    World: Answer<Q>,
+{
+    fn observe(&mut self, question: &Q) -> Result<Q::Answer, ObserveError> {
         let state = self.state();
         if state.steps_left == Some(0) {
             return Err(ObserveError {
@@ -297,9 +303,11 @@ impl Kernel for Fake {
                 source: Errno::ESHUTDOWN.into(),
             });
         }
-        Ok(state.world.observe(scope))
+        Ok(state.world.answer(question))
     }
+}
 
+impl Kernel for Fake {
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
         let mut state = self.state();
         state.execute(step).map_err(|errno| StepError {

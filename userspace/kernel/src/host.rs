@@ -11,7 +11,7 @@ use crate::bpf::cgroup::{NodeCgroup, Sockets};
 use crate::bpf::features::Probed;
 use crate::bpf::pins::Pins;
 use crate::bpf::program_cache::ProgramCache;
-use crate::bpf::programs::{Programs, constants, load};
+use crate::bpf::programs::{Capacities, Programs, constants, load};
 use crate::bpf::tables::Tables;
 use crate::bpf::xdp_prefilter::XdpPrefilters;
 use crate::error::{Attempt as _, OpenError};
@@ -38,6 +38,9 @@ pub struct HostOptions {
     /// Entries of a new flow table. A pinned table of a previous agent keeps its size, and its
     /// flows.
     pub flow_entries: u32,
+    /// Flow cache entries of each CPU, a power of two, where no agent has pinned counters for
+    /// others.
+    pub cache_entries: u32,
 }
 
 /// The real kernel, in the network and mount namespaces of the thread that opened it. It must be
@@ -70,6 +73,7 @@ impl Host {
             object,
             cgroup,
             flow_entries,
+            cache_entries,
         } = options;
         let object = std::fs::read(object)
             .attempt(|| format!("read the BPF object {}", object.display()))?;
@@ -81,8 +85,15 @@ impl Host {
         // object.
         let probed = Probed::probe();
         let flow_entries = pins.flow_entries()?.unwrap_or(*flow_entries);
-        let constants = constants(&probed);
-        let loaded = load(&object, &pins, &constants, flow_entries)?;
+        let cpus = possible_cpus().attempt(|| "count the CPUs".to_owned())?;
+        let pinned = pins.capacity(abi::maps::PENDING)?;
+        let capacities = Capacities {
+            flows: flow_entries,
+            cache_of_cpu: pinned.map_or(*cache_entries, |counters| counters / cpus),
+            cpus,
+        };
+        let constants = constants(&probed, capacities);
+        let loaded = load(&object, &pins, &constants, capacities)?;
         crash::point_at("pin-tables");
         pins.verify()?;
         let cache = ProgramCache::new(&pins, &object, &constants);
@@ -155,6 +166,12 @@ pub fn memory() -> std::io::Result<u64> {
         .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
         .ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemTotal"))?;
     Ok(kilobytes.saturating_mul(1024))
+}
+
+/// Returns the number of CPUs that may come online while the kernel runs.
+pub fn possible_cpus() -> std::io::Result<u32> {
+    let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
+    u32::try_from(cpus).map_err(std::io::Error::other)
 }
 
 /// Returns the kernel's boot id, which changes with each reboot.

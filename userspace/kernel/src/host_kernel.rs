@@ -3,17 +3,13 @@
 use crate::error::Attempt as _;
 use abi::Counters;
 use std::collections::{BTreeMap, BTreeSet};
-use steps::{Observed, Scope, Step};
+use steps::Step;
 
 use crate::bpf::counters;
 use crate::host::Host;
-use crate::{Kernel, Measured, ObserveError, StepError, execute, observe};
+use crate::{Kernel, Measured, ObserveError, StepError, execute};
 
 impl Kernel for Host {
-    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
-        Ok(observe::observe(self, scope)?)
-    }
-
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
         tracing::trace!(?step, "execute");
         let _at = crash::step(step);

@@ -1,7 +1,7 @@
 //! Reads and changes the kernel: netlink, network namespaces, sysctls and eBPF.
 //!
 //! No other crate of the agent has effects on the kernel. This one takes no decisions: it observes
-//! the part of the kernel that a [`Scope`] names, and executes one [`Step`] at a time.
+//! the part of the kernel that a [`Question`] is about, and executes one [`Step`] at a time.
 //!
 //! [`Host`] is the real kernel. `fake::Fake` (feature `fake`) is an in-memory kernel that returns
 //! the same errors; the parity tests execute the same random steps on both and compare.
@@ -34,7 +34,8 @@ pub use bpf::flows::FlowReader;
 pub use bpf::pins::remove_pins;
 pub use error::{ObserveError, OpenError, StepError};
 pub use foreign::netfilter::{RuleChanges, RuleReader};
-pub use host::{Host, HostOptions, boot_id, memory};
+pub use host::{Host, HostOptions, boot_id, memory, possible_cpus};
+pub use netlink::event_reporter::EventReporter;
 pub use netlink::monitor::{Change, Changes};
 pub use ports::reservations::raise_file_limit;
 pub use ports::users::{PortInUse, ancestors};
@@ -45,13 +46,31 @@ pub use syscall::peer_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use steps::{Observed, Scope, Step};
+use steps::{
+    AddressQuery, AttachmentQuery, CheckQuery, ForwardingQuery, HostSideQuery, NetnsQuery,
+    NodeQuery, PortQuery, PortUserQuery, Question, SettingsQuery, Step, SysctlQuery,
+};
+
+/// Answers one kind of question about the kernel.
+pub trait Observe<Q: Question> {
+    /// Reads what `question` asks for; changes nothing.
+    fn observe(&mut self, question: &Q) -> Result<Q::Answer, ObserveError>;
+}
 
 /// Interface between the engine, which decides, and the kernel, which is observed and changed.
-pub trait Kernel {
-    /// Reads the state of the kernel within `scope`; changes nothing.
-    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError>;
-
+pub trait Kernel:
+    Observe<NodeQuery>
+    + Observe<CheckQuery>
+    + Observe<SysctlQuery>
+    + Observe<NetnsQuery>
+    + Observe<AttachmentQuery>
+    + Observe<HostSideQuery>
+    + Observe<AddressQuery>
+    + Observe<PortQuery>
+    + Observe<ForwardingQuery>
+    + Observe<PortUserQuery>
+    + Observe<SettingsQuery>
+{
     /// Executes one step. Idempotent: a step that has already been executed succeeds and changes
     /// nothing.
     fn execute(&mut self, step: &Step) -> Result<(), StepError>;
@@ -79,6 +98,9 @@ pub struct Measured {
     pub pods: BTreeMap<u32, PodCounters>,
     /// Dropped packets and bytes, by reason. Reasons that never occurred are missing.
     pub drops: BTreeMap<abi::DropReason, abi::DropCount>,
+    /// Dropped packets of each pod by reason, by slot; slot 0 is for packets of which no pod is
+    /// known. Reasons that never occurred are missing.
+    pub pod_drops: BTreeMap<u32, BTreeMap<abi::DropReason, u64>>,
     /// Number of entries in the flow table: two for each flow.
     pub flow_entries: u32,
 }

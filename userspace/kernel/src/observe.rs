@@ -2,10 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 
 use model::{IfName, NetnsPath};
 use steps::{
-    AttachmentQuery, Hook, Link, LinkKind, Observed, PodSide, PortUsers, Scope, SysctlKey,
+    AddressQuery, AttachmentNetns, AttachmentQuery, CheckFacts, CheckQuery, ForwardTables,
+    ForwardingQuery, Hook, HostSideQuery, Link, LinkKind, NetnsInside, NetnsQuery, NodeLink,
+    NodeQuery, Observed, ObservedAttachment, ObservedHostSide, ObservedNetns, ObservedSettings,
+    PodSide, PortQuery, PortReservations, PortUserQuery, PortUsers, SettingsQuery, SysctlKey,
+    SysctlQuery,
 };
 
 use crate::bpf::{entries, tcx_fast_path};
@@ -16,55 +21,112 @@ use crate::netlink::{addresses, bridge_vlans, clsact, links, route_lookup, route
 use crate::pod::netns::OpenNetns;
 use crate::pod::{interface, tuning};
 use crate::ports::users;
+use crate::{Observe, ObserveError};
 use crate::{node_checks, sysctl};
 
-pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
-    match scope {
-        Scope::Node { sysctls } => node(host, sysctls),
-        Scope::Checks(query) => Ok(Observed {
-            checks: node_checks::facts(host, query)?,
-            ..Observed::default()
-        }),
-        Scope::Sysctls(keys) => Ok(Observed {
-            sysctls: sysctls(keys)?,
-            ..Observed::default()
-        }),
-        Scope::Netns {
-            path,
-            ifname,
-            links,
-        } => netns(host, path, ifname, links),
-        Scope::Attachment(query) => of_attachment(host, query),
-        Scope::Outside(query) => outside(host, query),
-        Scope::Settings {
+impl Observe<NodeQuery> for Host {
+    fn observe(&mut self, question: &NodeQuery) -> Result<Observed, ObserveError> {
+        Ok(node(self, &question.sysctls)?)
+    }
+}
+
+impl Observe<CheckQuery> for Host {
+    fn observe(&mut self, question: &CheckQuery) -> Result<CheckFacts, ObserveError> {
+        Ok(node_checks::facts(self, question)?)
+    }
+}
+
+impl Observe<SysctlQuery> for Host {
+    fn observe(
+        &mut self,
+        question: &SysctlQuery,
+    ) -> Result<BTreeMap<SysctlKey, Option<String>>, ObserveError> {
+        Ok(sysctls(&question.0)?)
+    }
+}
+
+impl Observe<NetnsQuery> for Host {
+    fn observe(&mut self, question: &NetnsQuery) -> Result<ObservedNetns, ObserveError> {
+        let links = some_links(self, &question.links)?;
+        let inside = match open(&question.path)? {
+            None => None,
+            Some(open) => Some(NetnsInside {
+                pod: pod_side(&open, &question.ifname)?,
+                netns: open.identity().clone(),
+            }),
+        };
+        Ok(ObservedNetns { links, inside })
+    }
+}
+
+impl Observe<AttachmentQuery> for Host {
+    fn observe(&mut self, question: &AttachmentQuery) -> Result<ObservedAttachment, ObserveError> {
+        let host = host_side(self, question)?;
+        let netns = match open(&question.netns.path)? {
+            None => AttachmentNetns::Missing,
+            Some(open) if *open.identity() != question.netns => AttachmentNetns::Replaced,
+            Some(open) => AttachmentNetns::Same {
+                pod: pod_side(&open, &question.key.ifname)?,
+            },
+        };
+        Ok(ObservedAttachment { host, netns })
+    }
+}
+
+impl Observe<HostSideQuery> for Host {
+    fn observe(&mut self, question: &HostSideQuery) -> Result<ObservedHostSide, ObserveError> {
+        Ok(host_side(self, &question.0)?)
+    }
+}
+
+impl Observe<AddressQuery> for Host {
+    fn observe(&mut self, question: &AddressQuery) -> Result<BTreeSet<IpAddr>, ObserveError> {
+        let own = route_lookup::own(&mut self.netlink, &question.0);
+        Ok(own.attempt(|| "query the routes of a pod's addresses".to_owned())?)
+    }
+}
+
+impl Observe<PortQuery> for Host {
+    fn observe(&mut self, _: &PortQuery) -> Result<PortReservations, ObserveError> {
+        Ok(self.reservations.all())
+    }
+}
+
+impl Observe<ForwardingQuery> for Host {
+    fn observe(&mut self, _: &ForwardingQuery) -> Result<ForwardTables, ObserveError> {
+        Ok((self.filters.read()).attempt(|| "read the filter tables".to_owned())?)
+    }
+}
+
+impl Observe<PortUserQuery> for Host {
+    fn observe(&mut self, question: &PortUserQuery) -> Result<PortUsers, ObserveError> {
+        let reservations = &question.reservations;
+        Ok(PortUsers {
+            port_reservations: self.reservations.some(reservations.iter().copied()),
+            holders: users::holders(reservations),
+            exists: users::exists(question.process),
+        })
+    }
+}
+
+impl Observe<SettingsQuery> for Host {
+    fn observe(
+        &mut self,
+        question: &SettingsQuery,
+    ) -> Result<Option<ObservedSettings>, ObserveError> {
+        let SettingsQuery {
             path,
             ifname,
             sysctls,
-        } => settings(path, ifname, sysctls),
-        Scope::Addresses(addresses) => Ok(Observed {
-            own_addresses: route_lookup::own(&mut host.netlink, addresses)
-                .attempt(|| "query the routes of a pod's addresses".to_owned())?,
-            ..Observed::default()
-        }),
-        Scope::Ports => Ok(Observed {
-            port_reservations: host.reservations.all(),
-            ..Observed::default()
-        }),
-        Scope::Forwarding => Ok(Observed {
-            forwarding: (host.filters.read()).attempt(|| "read the filter tables".to_owned())?,
-            ..Observed::default()
-        }),
-        Scope::PortUsers {
-            reservations,
-            process,
-        } => Ok(Observed {
-            port_reservations: host.reservations.some(reservations.iter().copied()),
-            port_users: PortUsers {
-                holders: users::holders(reservations),
-                exists: users::exists(*process),
-            },
-            ..Observed::default()
-        }),
+        } = question;
+        let Some(open) = open(path)? else {
+            return Ok(None);
+        };
+        let call = || format!("read the settings of {ifname} in {path}");
+        Ok(Some(ObservedSettings {
+            settings: tuning::observe(&open, ifname, sysctls).attempt(call)?,
+            netns: open.identity().clone(),
+        }))
     }
 }
 
@@ -104,39 +166,50 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         links,
         socket_hooks: (host.sockets.observe())
             .attempt(|| "read the programs of the cgroup".to_owned())?,
-        ..Observed::default()
     })
 }
 
-fn foreign_rules(host: &mut Host, links: &BTreeMap<IfName, Link>) -> io::Result<BTreeSet<String>> {
+fn foreign_rules(
+    host: &mut Host,
+    links: &BTreeMap<IfName, NodeLink>,
+) -> io::Result<BTreeSet<String>> {
     let mut rules = netfilter::foreign_rules(host.programs.links())?;
     rules.extend(tc_programs::filters(&mut host.netlink, links)?);
     Ok(rules)
 }
 
-pub(crate) fn sysctls(wanted: &BTreeSet<SysctlKey>) -> Result<BTreeMap<SysctlKey, String>, Failed> {
-    let mut sysctls = BTreeMap::new();
-    for key in wanted {
-        let value = sysctl::read(key).attempt(|| format!("read {key}"))?;
-        sysctls.extend(value.map(|value| (key.clone(), value)));
-    }
-    Ok(sysctls)
+pub(crate) fn sysctls(
+    wanted: &BTreeSet<SysctlKey>,
+) -> Result<BTreeMap<SysctlKey, Option<String>>, Failed> {
+    wanted
+        .iter()
+        .map(|key| {
+            let value = sysctl::read(key).attempt(|| format!("read {key}"))?;
+            Ok((key.clone(), value))
+        })
+        .collect()
 }
 
-fn all_links(host: &mut Host, pinned: &BTreeSet<u32>) -> Result<BTreeMap<IfName, Link>, Failed> {
+fn all_links(
+    host: &mut Host,
+    pinned: &BTreeSet<u32>,
+) -> Result<BTreeMap<IfName, NodeLink>, Failed> {
     let netlink = &mut host.netlink;
     let list = || "list the links".to_owned();
-    let mut all = links::all(netlink).attempt(list)?;
+    let found = links::all(netlink).attempt(list)?.into_iter();
+    let mut all: BTreeMap<IfName, NodeLink> =
+        found.map(|(name, link)| (name, link.into())).collect();
     let addresses = addresses::all(netlink).attempt(|| "list the addresses".to_owned())?;
     for seen in addresses {
-        let link = all.iter_mut().find(|(_, link)| link.index == seen.link);
-        let Some((_, link)) = link else { continue };
+        let Some(link) = all.values_mut().find(|link| link.index == seen.link) else {
+            continue;
+        };
         if seen.is_avoided {
             link.avoided.insert(seen.own.address);
         }
         link.addresses.push(seen.own);
     }
-    let own = all.iter_mut().map(|(_, link)| link);
+    let own = all.values_mut().map(|link| &mut link.link);
     bridge_vlans::observe(netlink, own).attempt(|| "list the VLANs".to_owned())?;
     // A link without clsact has no filter of ours: one dump of qdiscs replaces two requests for
     // each link.
@@ -157,7 +230,7 @@ fn all_links(host: &mut Host, pinned: &BTreeSet<u32>) -> Result<BTreeMap<IfName,
         link.outdated = other.map(|(hook, _)| *hook).collect();
         link.hooks = found.into_keys().collect();
     }
-    Ok(all.into_iter().collect())
+    Ok(all)
 }
 
 /// Returns our programs on a link, with their ids. `found` are its clsact filters, `pinned` the
@@ -179,57 +252,38 @@ fn programs(
     Ok(found)
 }
 
-fn netns(
-    host: &mut Host,
-    path: &NetnsPath,
-    ifname: &IfName,
-    wanted: &BTreeSet<IfName>,
-) -> Result<Observed, Failed> {
-    let mut observed = Observed {
-        links: some_links(host, wanted)?,
-        ..Observed::default()
-    };
-    if let Some(open) = open(path)? {
-        observed.pod = pod_side(&open, ifname)?;
-        observed.netns.insert(path.clone(), open.identity().clone());
-    }
-    Ok(observed)
-}
-
-fn of_attachment(host: &mut Host, query: &AttachmentQuery) -> Result<Observed, Failed> {
-    let mut observed = outside(host, query)?;
-    let path = &query.netns.path;
-    if let Some(open) = open(path)? {
-        if *open.identity() == query.netns {
-            observed.pod = pod_side(&open, &query.key.ifname)?;
-        }
-        observed.netns.insert(path.clone(), open.identity().clone());
-    }
-    Ok(observed)
-}
-
-fn outside(host: &mut Host, query: &AttachmentQuery) -> Result<Observed, Failed> {
-    Ok(Observed {
-        links: some_links(host, &query.links)?,
+/// Reads the host's side of an attachment. Addresses of the links and programs other than those on
+/// pods' links are left out: each would cost one more request in every ADD and DEL, and no plan of
+/// an attachment needs them.
+fn host_side(host: &mut Host, query: &AttachmentQuery) -> Result<ObservedHostSide, Failed> {
+    let AttachmentQuery {
+        host_link, bridge, ..
+    } = query;
+    let names = BTreeSet::from([host_link.clone(), bridge.clone()]);
+    let links = some_links(host, &names)?;
+    let link = links.get(host_link).cloned();
+    let hooks = link.as_ref().map(|link| {
+        let hooks = pod_hooks(host, link);
+        hooks.attempt(|| format!("read {host_link}"))
+    });
+    Ok(ObservedHostSide {
+        hooks: hooks.transpose()?.unwrap_or_default(),
+        host_link: link,
+        bridge: links.get(bridge).cloned(),
         entries: entries::some(&host.tables, &query.entries)
             .attempt(|| format!("read the table entries of {}", query.key))?,
         port_reservations: host.reservations.some(query.reservations.iter().copied()),
-        ..Observed::default()
     })
 }
 
-fn settings(
-    path: &NetnsPath,
-    ifname: &IfName,
-    sysctls: &BTreeSet<String>,
-) -> Result<Observed, Failed> {
-    let mut observed = Observed::default();
-    if let Some(open) = open(path)? {
-        let call = || format!("read the settings of {ifname} in {path}");
-        observed.settings = Some(tuning::observe(&open, ifname, sysctls).attempt(call)?);
-        observed.netns.insert(path.clone(), open.identity().clone());
+/// Returns the programs of pods on a host's end, without the TCX fast path.
+fn pod_hooks(host: &mut Host, link: &Link) -> io::Result<BTreeSet<Hook>> {
+    if link.kind == LinkKind::Bridge {
+        return Ok(BTreeSet::new());
     }
-    Ok(observed)
+    let filters = clsact::attached(&mut host.netlink, &[link.index])?;
+    let hooks = filters.into_iter().flatten();
+    Ok(hooks.filter(|hook| hook.is_of_pods()).collect())
 }
 
 fn open(path: &NetnsPath) -> Result<Option<OpenNetns>, Failed> {
@@ -241,21 +295,12 @@ fn pod_side(netns: &OpenNetns, ifname: &IfName) -> Result<Option<PodSide>, Faile
     interface::observe(netns, ifname).attempt(|| format!("read {ifname} in {path}"))
 }
 
-/// Returns the links of these names that exist, without a dump of all links. Fills in no more than
-/// [`Scope::Attachment`] promises.
+/// Returns the links of these names that exist, without a dump of all links.
 fn some_links(host: &mut Host, names: &BTreeSet<IfName>) -> Result<BTreeMap<IfName, Link>, Failed> {
     let mut found = BTreeMap::new();
     for name in names {
-        let call = || format!("read {name}");
-        let Some(mut link) = links::find(&mut host.netlink, name).attempt(call)? else {
-            continue;
-        };
-        if link.kind != LinkKind::Bridge {
-            let filters = clsact::attached(&mut host.netlink, &[link.index]).attempt(call)?;
-            let hooks = filters.into_iter().flatten();
-            link.hooks = hooks.filter(|hook| hook.is_of_pods()).collect();
-        }
-        found.insert(name.clone(), link);
+        let link = links::find(&mut host.netlink, name).attempt(|| format!("read {name}"))?;
+        found.extend(link.map(|link| (name.clone(), link)));
     }
     let seen = bridge_vlans::observe(&mut host.netlink, found.values_mut());
     seen.attempt(|| "list the VLANs".to_owned())?;

@@ -9,7 +9,8 @@ use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use crate::firewall::{forwarding, hostport_table, nftables};
 use crate::foreign::{ipsec, ipsec_policies, netfilter};
 use crate::netlink::{
-    addresses, bridge_port, bridge_vlans, links, messages, monitor, route_lookup, routes, socket,
+    addresses, bridge_port, bridge_vlans, links, messages, monitor, route_lookup, route_watch,
+    routes, socket,
 };
 
 /// Parses bytes as one read of each kind of netlink socket that this crate has: rtnetlink,
@@ -18,6 +19,7 @@ pub fn answers(bytes: &[u8]) {
     routing(bytes);
     bridge_port::fuzz(bytes);
     monitor::fuzz(bytes);
+    route_watch::fuzz(bytes);
     netfilter::fuzz(bytes);
     rulesets(bytes);
     hostport_table::fuzz(bytes);

@@ -7,16 +7,16 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind::WouldBlock;
 
-use kernel::{Host, Kernel as _, RuleReader};
+use kernel::{Host, Kernel as _, Observe as _, RuleReader};
 use planner::{ForwardingIntent, ForwardingMode, Probe, plan_forwarding, plan_forwarding_removal};
 use steps::{
-    AcceptRule, FilterBackend, FilterFamily, FilterTable, ForwardTables, ForwardingStep, Scope,
-    Step,
+    AcceptRule, FilterBackend, FilterFamily, FilterTable, ForwardTables, ForwardingQuery,
+    ForwardingStep, Step,
 };
 use support::*;
 
 fn tables(host: &mut Host) -> ForwardTables {
-    host.observe(&Scope::Forwarding).expect("tables").forwarding
+    host.observe(&ForwardingQuery).expect("tables")
 }
 
 fn intent() -> ForwardingIntent {

@@ -4,12 +4,12 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use kernel::Kernel;
+use kernel::{Kernel, Observe as _};
 use model::{Mac, Route};
 use nix::errno::Errno;
 use nix::mount::MsFlags;
 use planner::attachment_query;
-use steps::{LinkKind, Observed, Scope, Step, SysctlKey};
+use steps::{AttachmentNetns, LinkKind, NetnsQuery, NodeLink, NodeQuery, Step, SysctlKey};
 use support::*;
 
 #[test]
@@ -51,24 +51,21 @@ fn a_veth_is_created_with_its_peer_in_the_pod_and_both_ends_are_set_up() {
         execute(&mut host, &bridge_steps());
         execute(&mut host, &pod_steps(&attachment));
 
-        let sysctls = BTreeSet::new();
-        let seen = host.observe(&Scope::Node { sysctls }).unwrap();
+        let seen = host.observe(&NodeQuery::default()).unwrap();
         let end = &seen.links[host_of(&attachment).name()];
         assert_eq!(end.addresses, [], "no link-local address on a bridge port");
-        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
-        let seen = observe_scope(&mut host, &scope);
-        let end = &seen.links[host_of(&attachment).name()];
-        let bridge = &seen.links[&bridge().name];
+        let seen = host.observe(&attachment_query(&attachment)).unwrap();
+        let end = seen.host.host_link.as_ref().unwrap();
+        let bridge = seen.host.bridge.as_ref().unwrap();
         assert_eq!(end.kind, LinkKind::Veth);
         assert_eq!(end.mac, Some(attachment.key.host_mac()));
         assert_eq!(end.alias, Some(attachment.alias()));
         assert_eq!(end.controller, Some(bridge.index));
         assert!(end.hairpin && end.up);
-        assert_eq!(end.hooks, pod_hooks());
+        assert_eq!(seen.host.hooks, pod_hooks());
         assert_eq!(end.mtu, 1450);
-        assert_eq!(seen.netns[&netns.path], netns);
 
-        let pod = seen.pod.unwrap();
+        let pod = seen.pod().unwrap();
         assert_eq!(pod.mac, Some(attachment.mac));
         assert_eq!((pod.mtu, pod.up), (1450, true));
         assert_eq!(pod.addresses, addresses(&attachment).into_iter().collect());
@@ -76,11 +73,15 @@ fn a_veth_is_created_with_its_peer_in_the_pod_and_both_ends_are_set_up() {
         assert_eq!(pod.peer, Some(end.index));
 
         // The same links in the view of the whole node.
-        let mut whole = observe(&mut host).links;
-        assert_eq!(whole[host_of(&attachment).name()], *end);
-        let whole = whole.get_mut(&link("cbr0")).unwrap();
-        let addresses = std::mem::take(&mut whole.addresses);
-        assert_eq!((addresses[0], &*whole), (parse("10.88.0.1/24"), bridge));
+        let whole = observe(&mut host).links;
+        let expected = NodeLink {
+            hooks: pod_hooks(),
+            ..end.clone().into()
+        };
+        assert_eq!(whole[host_of(&attachment).name()], expected);
+        let whole = &whole[&link("cbr0")];
+        assert_eq!(whole.addresses[0], parse("10.88.0.1/24"));
+        assert_eq!(whole.link, *bridge);
 
         let output = run_in(&netns, "ip addr show");
         assert!(output.contains("LOOPBACK,UP"), "{output}");
@@ -283,11 +284,9 @@ fn a_veth_of_a_vanished_namespace_is_deleted_at_once() {
         execute(&mut host, &pod_steps(&attachment));
         node.remove_netns("pod");
         execute(&mut host, &[delete(&attachment)]);
-        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
-        let seen = host.observe(&scope).unwrap();
-        assert_eq!(seen.pod, None);
-        assert!(seen.netns.is_empty());
-        assert!(!seen.links.contains_key(host_of(&attachment).name()));
+        let seen = host.observe(&attachment_query(&attachment)).unwrap();
+        assert_eq!(seen.netns, AttachmentNetns::Missing);
+        assert_eq!(seen.host.host_link, None);
     });
 }
 
@@ -325,10 +324,9 @@ fn another_namespace_at_the_same_path_is_not_entered() {
         assert_ne!(second.inode, netns.inode);
         let error = host.execute(&step).unwrap_err();
         assert!(error.is_gone());
-        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
-        let seen = host.observe(&scope).unwrap();
-        assert_eq!(seen.netns[&second.path], second);
-        assert_eq!(seen.pod, None);
+        let seen = host.observe(&attachment_query(&attachment)).unwrap();
+        assert_eq!(seen.netns, AttachmentNetns::Replaced);
+        assert_eq!(second.path, netns.path);
     });
 }
 
@@ -344,12 +342,13 @@ fn a_path_without_a_namespace_is_observed_as_absent() {
             file.to_str().unwrap(),
         ];
         for path in missing {
-            let scope = Scope::Netns {
+            let query = NetnsQuery {
                 path: netns_path(path),
                 ifname: link("eth0"),
                 links: BTreeSet::from([link("cbr0")]),
             };
-            assert_eq!(host.observe(&scope).unwrap(), Observed::default(), "{path}");
+            let seen = host.observe(&query).unwrap();
+            assert!(seen.links.is_empty() && seen.inside.is_none(), "{path}");
         }
     });
 }
@@ -426,19 +425,21 @@ fn sysctls_are_read_and_written_in_the_nodes_own_namespace() {
         let mut host = node.host();
         let key = SysctlKey("net/ipv4/ip_forward".to_owned());
         let missing = SysctlKey("net/ipv4/no_such_thing".to_owned());
-        let scope = Scope::Node {
+        let query = NodeQuery {
             sysctls: BTreeSet::from([key.clone(), missing.clone()]),
         };
-        let before = host.observe(&scope).unwrap().sysctls;
-        assert_eq!(before.len(), 1);
-        let value = if before[&key] == "1" { "0" } else { "1" };
+        let before = host.observe(&query).unwrap().sysctls;
+        assert_eq!(before[&missing], None);
+        let before = before[&key].clone().unwrap();
+        let value = if before == "1" { "0" } else { "1" };
         let step = Step::SetSysctl {
             key: key.clone(),
             value: value.to_owned(),
-            previous: before[&key].clone(),
+            previous: before,
         };
         execute(&mut host, &[step]);
-        assert_eq!(host.observe(&scope).unwrap().sysctls[&key], value);
+        let after = host.observe(&query).unwrap().sysctls;
+        assert_eq!(after[&key].as_deref(), Some(value));
         for outside in ["../kernel/hostname", "/etc/hostname"] {
             let step = Step::SetSysctl {
                 key: SysctlKey(outside.to_owned()),

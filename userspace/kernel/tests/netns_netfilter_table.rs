@@ -6,10 +6,10 @@ mod support;
 
 use std::net::IpAddr;
 
-use kernel::{Host, Kernel as _};
+use kernel::{Host, Observe as _};
 use model::Protocol;
 use steps::{
-    Entry, EntryKey, NetfilterState, NetfilterStep, NetfilterTable, Observed, Scope, Step,
+    Entry, EntryKey, NetfilterState, NetfilterStep, NetfilterTable, NodeQuery, Observed, Step,
 };
 use support::*;
 
@@ -36,8 +36,7 @@ fn state(host: &mut Host) -> NetfilterState {
 }
 
 fn node(host: &mut Host) -> Observed {
-    let sysctls = std::collections::BTreeSet::new();
-    host.observe(&Scope::Node { sysctls }).unwrap()
+    host.observe(&NodeQuery::default()).unwrap()
 }
 
 fn hostport(address: Option<&str>, ipv4: bool, protocol: Protocol) -> EntryKey {

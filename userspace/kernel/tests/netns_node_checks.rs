@@ -15,7 +15,7 @@ use kernel::{Changes, Host, HostOptions, Kernel, NodeCgroup};
 use model::Protocol;
 use steps::{
     CheckFacts, CheckQuery, IpsecDirection, LinkKind, PortReservation, RouteAnswer, RouteQuery,
-    Scope, Step,
+    Step,
 };
 use support::skip::patient;
 use support::*;
@@ -26,8 +26,7 @@ const POD: &str = "10.88.0.5";
 const WORLD: &str = "203.0.113.1";
 
 fn facts(kernel: &mut impl Kernel, query: &CheckQuery) -> CheckFacts {
-    let scope = Scope::Checks(Box::new(query.clone()));
-    kernel.observe(&scope).unwrap().checks
+    kernel.observe(query).unwrap()
 }
 
 fn sent(to: &str) -> RouteQuery {

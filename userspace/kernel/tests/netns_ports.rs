@@ -8,13 +8,13 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
-use kernel::{Host, Kernel};
+use kernel::{Host, Kernel, Observe as _};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket,
     sockopt,
 };
-use steps::{PortReservation, ReservationOwner, ReservedBy, Scope, Step};
+use steps::{PortQuery, PortReservation, ReservationOwner, ReservedBy, Step};
 use support::*;
 
 fn reservation(text: &str) -> PortReservation {
@@ -197,7 +197,7 @@ fn a_port_in_use_is_refused_with_the_name_of_the_process() {
             assert_eq!(reserve(&mut host, text), Err(message(port, socket)));
         }
         reserve(&mut host, "[::]:8080/tcp").unwrap();
-        let held = host.observe(&Scope::Ports).unwrap().port_reservations;
+        let held = host.observe(&PortQuery).unwrap();
         let (generation, by) = (1, ReservedBy::Socket);
         let expected = [(
             reservation("[::]:8080/tcp"),
@@ -271,7 +271,7 @@ fn a_port_of_a_missing_protocol_is_reserved_in_the_table_only() {
         let mut host = node.host();
         let has_sctp = std::path::Path::new("/proc/net/sctp").exists();
         reserve(&mut host, "0.0.0.0:8080/sctp").unwrap();
-        let held = host.observe(&Scope::Ports).unwrap().port_reservations;
+        let held = host.observe(&PortQuery).unwrap();
         let by = if has_sctp {
             ReservedBy::Socket
         } else {

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
-use kernel::{Host, Kernel, OpenError};
+use kernel::{Host, Kernel, Observe as _, OpenError};
 use model::{PortMapping, Protocol};
 use planner::attachment_query;
-use steps::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
+use steps::{Entry, EntryKey, Hook, LinkRef, Step};
 use support::foreign::ForeignProgram;
 use support::skip::has_tcx;
 use support::*;
@@ -245,8 +245,8 @@ fn entries_of_an_attachment_are_found_by_its_keys_and_removed() {
         let steps = entry_steps(&attachment);
         execute(&mut host, &steps);
         execute(&mut host, &steps);
-        let scope = Scope::Attachment(Box::new(attachment_query(&attachment)));
-        let seen = host.observe(&scope).unwrap().entries;
+        let query = attachment_query(&attachment);
+        let seen = host.observe(&query).unwrap().host.entries;
         assert_eq!(seen.len(), 6);
         assert_eq!(observe(&mut host).entries, seen);
         for step in &steps {
@@ -260,7 +260,7 @@ fn entries_of_an_attachment_are_found_by_its_keys_and_removed() {
             };
             execute(&mut host, &[remove.clone(), remove]);
         }
-        assert!(host.observe(&scope).unwrap().entries.is_empty());
+        assert!(host.observe(&query).unwrap().host.entries.is_empty());
         assert!(observe(&mut host).entries.is_empty());
     });
 }
@@ -382,6 +382,41 @@ fn the_sweep_runs_and_counters_are_read() {
             "{drops:?}"
         );
         execute(&mut host, &[Step::Sweep, Step::Sweep]);
+    });
+}
+
+#[test]
+fn drops_are_counted_by_pod_and_reason_and_another_pod_of_the_slot_starts_with_zeros() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment));
+        execute(&mut host, &entry_steps(&attachment));
+        run_in(&netns, "ip link set eth0 address 02:00:00:00:00:77");
+        assert!(!succeeds(&format!(
+            "nsenter --net={} ping -q -c 1 -W 1 10.88.0.1",
+            netns.path
+        )));
+        run_in(&netns, "ip link set eth0 down");
+        let measured = host.measure().unwrap();
+        let drops = &measured.pod_drops[&2];
+        let pod = &measured.pods[&2];
+        assert!(
+            drops.contains_key(&abi::DropReason::SpoofedMac),
+            "{drops:?}"
+        );
+        let counted = pod.egress.dropped_packets + pod.ingress.dropped_packets;
+        assert_eq!(drops.values().sum::<u64>(), counted, "{measured:?}");
+        let next = model::Attachment {
+            generation: attachment.generation + 1,
+            ..attachment
+        };
+        execute(&mut host, &entry_steps(&next));
+        let measured = host.measure().unwrap();
+        assert!(measured.pod_drops[&2].is_empty(), "{measured:?}");
+        assert_eq!(measured.pods[&2], kernel::PodCounters::default());
     });
 }
 

@@ -2,8 +2,8 @@
 
 mod support;
 
-use kernel::Kernel;
-use steps::{Scope, Step};
+use kernel::Observe as _;
+use steps::{Step, SysctlQuery};
 use support::*;
 
 /// The kernel returns what fits into the first read of a port set, and accepts a page per write.
@@ -20,8 +20,8 @@ fn a_long_port_set_is_written_and_read_completely() {
                 previous: String::new(),
             };
             execute(&mut host, &[step]);
-            let observed = host.observe(&Scope::Sysctls([key.clone()].into())).unwrap();
-            assert_eq!(observed.sysctls[&key], value);
+            let seen = host.observe(&SysctlQuery([key.clone()].into())).unwrap();
+            assert_eq!(seen[&key], Some(value));
         }
     });
 }

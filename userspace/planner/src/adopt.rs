@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use ipam::AddressRefusal;
 use model::{Adoption, Assigned, Attachment, IfName, Mac};
-use steps::{Link, LinkKind, Observed, PodSide, Step};
+use steps::{Link, LinkKind, ObservedNetns, PodSide, Step};
 
 use crate::attach::AttachContext;
 use crate::hooks::POD_HOOKS;
@@ -17,17 +17,17 @@ use crate::tables::attachment_entries;
 use crate::{Plan, Refusal};
 
 /// Decides on an adoption and plans it, without hostports: [`crate::plan_publish`] adds them.
-/// `observed` is of [`steps::Scope::Netns`] with the links that the adoption names.
+/// `observed` has the links that the adoption names.
 pub fn plan_adopt(
     adoption: &Adoption,
-    observed: &Observed,
+    observed: &ObservedNetns,
     context: &AttachContext<'_>,
 ) -> Result<(Attachment, Plan), Refusal> {
     let attachment = decide(adoption, observed, context)?;
     let put = attachment_entries(&attachment)
         .into_iter()
         .map(|(key, entry)| Step::PutEntry {
-            previous: observed.entries.get(&key).cloned(),
+            previous: None,
             key,
             entry,
         });
@@ -42,10 +42,10 @@ pub fn plan_adopt(
 
 fn decide(
     adoption: &Adoption,
-    observed: &Observed,
+    observed: &ObservedNetns,
     context: &AttachContext<'_>,
 ) -> Result<Attachment, Refusal> {
-    let Some(netns) = observed.netns.get(&adoption.netns) else {
+    let Some(inside) = &observed.inside else {
         return Err(Refusal::NoNetns {
             path: adoption.netns.clone(),
         });
@@ -54,13 +54,13 @@ fn decide(
         ifname: adoption.key.ifname.clone(),
         path: adoption.netns.clone(),
     };
-    let side = observed.pod.as_ref().ok_or_else(not_adoptable)?;
+    let side = inside.pod.as_ref().ok_or_else(not_adoptable)?;
     let (name, link) = other_end(side, observed).ok_or_else(not_adoptable)?;
     let mut addresses = free_addresses(adoption, context)?;
     addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
     Ok(Attachment {
         key: adoption.key.clone(),
-        netns: netns.clone(),
+        netns: inside.netns.clone(),
         pod: adoption.pod.clone(),
         bridge: bridge_of(link, observed).unwrap_or(name).clone(),
         mac: side.mac.unwrap_or(Mac([0; 6])),
@@ -79,13 +79,13 @@ fn decide(
     })
 }
 
-fn other_end<'a>(side: &PodSide, observed: &'a Observed) -> Option<(&'a IfName, &'a Link)> {
+fn other_end<'a>(side: &PodSide, observed: &'a ObservedNetns) -> Option<(&'a IfName, &'a Link)> {
     let peer = side.peer?;
     let mut links = observed.links.iter();
     links.find(|(_, link)| link.index == peer && link.kind == LinkKind::Veth)
 }
 
-fn bridge_of<'a>(link: &Link, observed: &'a Observed) -> Option<&'a IfName> {
+fn bridge_of<'a>(link: &Link, observed: &'a ObservedNetns) -> Option<&'a IfName> {
     let controller = link.controller?;
     let mut links = observed.links.iter();
     let found = links.find(|(_, other)| other.index == controller);

@@ -85,10 +85,11 @@ pub(crate) fn announce(
 mod tests {
     use super::*;
     use crate::plan_attach;
-    use crate::testing::{World, attachment, intent, node, parse};
+    use crate::testing::{World, attachment, empty_netns, intent, node, parse};
 
     fn announced(world: &World, observed: &steps::Observed) -> Vec<IpAddr> {
-        let (_, plan) = plan_attach(&intent("c2"), observed, &world.context()).unwrap();
+        let (_, plan) =
+            plan_attach(&intent("c2"), &empty_netns(observed), &world.context()).unwrap();
         match plan.steps().last() {
             Some(Step::Announce(announcement)) => {
                 assert_eq!(announcement.mac, intent("c2").key.pod_mac());
@@ -107,7 +108,8 @@ mod tests {
         let both: Vec<IpAddr> = vec![parse("10.1.0.2"), parse("fd00:1::2")];
         assert_eq!(announced(&world, &node()), both);
         // The same MAC address again.
-        let (again, _) = plan_attach(&intent("c2"), &node(), &world.context()).unwrap();
+        let (again, _) =
+            plan_attach(&intent("c2"), &empty_netns(&node()), &world.context()).unwrap();
         world.last_macs.record(&again);
         assert_eq!(announced(&world, &node()), none);
     }

@@ -19,7 +19,7 @@ use model::{
     Assigned, Attachment, Cidr, ContainerId, HairpinMode, Intent, Mac, ManagedLink, Netns,
     NetworkAccess, PortMapping, Route, RouteOptions, StandbyPort,
 };
-use steps::{EntryKey, LinkKind, Observed, PodSpec, Step, VethSpec};
+use steps::{Entries, EntryKey, LinkKind, ObservedNetns, PodSpec, Step, VethSpec};
 
 use crate::announcement::{LastMacs, announce};
 use crate::hooks::POD_HOOKS;
@@ -45,11 +45,10 @@ pub struct AttachContext<'a> {
     pub last_macs: &'a LastMacs,
 }
 
-/// Decides on an attachment and plans it. `observed` is of [`steps::Scope::Netns`] or wider, and
-/// has the bridge.
+/// Decides on an attachment and plans it. `observed` has the host's end and the bridge.
 pub fn plan_attach(
     intent: &Intent,
-    observed: &Observed,
+    observed: &ObservedNetns,
     context: &AttachContext<'_>,
 ) -> Result<(Attachment, Plan), Refusal> {
     if context.records.contains_key(&intent.key) {
@@ -77,28 +76,28 @@ pub fn plan_attach(
         });
     }
     let detects_duplicates = intent.network.options.detects_duplicates;
-    plan.append(create(&attachment, detects_duplicates, observed));
+    plan.append(create(&attachment, detects_duplicates));
     let bridge = observed.links.get(&attachment.bridge);
     plan.append(Plan::of(announce(&attachment, bridge, context.last_macs)));
     Ok((attachment, plan))
 }
 
-fn free_netns(intent: &Intent, observed: &Observed) -> Result<Netns, Refusal> {
-    let Some(netns) = observed.netns.get(&intent.netns) else {
+fn free_netns(intent: &Intent, observed: &ObservedNetns) -> Result<Netns, Refusal> {
+    let Some(inside) = &observed.inside else {
         return Err(Refusal::NoNetns {
             path: intent.netns.clone(),
         });
     };
-    if observed.pod.is_some() {
+    if inside.pod.is_some() {
         return Err(Refusal::InterfaceExists {
             ifname: intent.key.ifname.clone(),
             path: intent.netns.clone(),
         });
     }
-    Ok(netns.clone())
+    Ok(inside.netns.clone())
 }
 
-fn check_bridge(intent: &Intent, observed: &Observed) -> Result<(), Refusal> {
+fn check_bridge(intent: &Intent, observed: &ObservedNetns) -> Result<(), Refusal> {
     let bridge = intent.network.bridge.clone();
     match observed.links.get(&bridge) {
         None => Err(Refusal::NoBridge { bridge }),
@@ -365,20 +364,21 @@ fn owners<'a>(
 
 /// Returns the steps that write the entries of an attachment: hostport entries first, then all
 /// others.
-pub(crate) fn put_entries(attachment: &Attachment, observed: &Observed) -> (Vec<Step>, Vec<Step>) {
+pub(crate) fn put_entries(attachment: &Attachment, present: &Entries) -> (Vec<Step>, Vec<Step>) {
     attachment_entries(attachment)
         .into_iter()
-        .filter(|(key, entry)| observed.entries.get(key) != Some(entry))
+        .filter(|(key, entry)| present.get(key) != Some(entry))
         .map(|(key, entry)| Step::PutEntry {
-            previous: observed.entries.get(&key).cloned(),
+            previous: present.get(&key).cloned(),
             key,
             entry,
         })
         .partition(Step::publishes)
 }
 
-fn create(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) -> Plan {
-    let (ports, others) = put_entries(attachment, observed);
+fn create(attachment: &Attachment, detects_duplicates: bool) -> Plan {
+    // No entries are read: slot and addresses are free, so an entry that is there is a leftover.
+    let (ports, others) = put_entries(attachment, &Entries::new());
     let host = ManagedLink::of(&attachment.key);
     // The link first: entries refer to its index.
     let mut plan = Plan::of([create_veth(attachment)]);

@@ -11,11 +11,8 @@ pub fn attachment_query(attachment: &Attachment) -> AttachmentQuery {
     AttachmentQuery {
         key: attachment.key.clone(),
         netns: attachment.netns.clone(),
-        links: [
-            attachment.host_link().name().clone(),
-            attachment.bridge.clone(),
-        ]
-        .into(),
+        host_link: attachment.host_link().name().clone(),
+        bridge: attachment.bridge.clone(),
         entries: attachment_entries(attachment).into_keys().collect(),
         reservations: attachment_reservations(attachment),
     }

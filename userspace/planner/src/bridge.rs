@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{IfName, InterfaceAddress, Mac, Network, is_link_local};
-use steps::{BridgeSpec, Link, LinkKind, Observed, Step, VlanStep};
+use steps::{BridgeSpec, LinkKind, NodeLink, Observed, Step, VlanStep};
 
 use crate::alias::{bridge_alias, is_our_alias};
 use crate::mtu::network_mtu;
@@ -23,8 +23,8 @@ use crate::{Plan, Refusal};
 
 mod vlan;
 
-/// Plans the bridge of `network`, and the forwarding that its families need. `observed` is of
-/// [`steps::Scope::Node`] with [`crate::node_sysctls`].
+/// Plans the bridge of `network`, and the forwarding that its families need. `observed` has the
+/// sysctls of [`crate::node_sysctls`].
 pub fn plan_bridge(network: &Network, observed: &Observed) -> Result<Plan, Refusal> {
     let gateway_link = network.gateway_link();
     let context = BridgeContext {
@@ -62,9 +62,9 @@ pub(crate) struct BridgeContext<'a> {
     /// Observation of the node.
     pub(crate) observed: &'a Observed,
     /// Bridge of the network, if it exists.
-    pub(crate) bridge: Option<&'a Link>,
+    pub(crate) bridge: Option<&'a NodeLink>,
     /// Link that has the gateway addresses: the bridge or its VLAN interface, if it exists.
-    pub(crate) vlan_link: Option<&'a Link>,
+    pub(crate) vlan_link: Option<&'a NodeLink>,
     /// All networks of the node.
     pub(crate) networks: &'a [Network],
 }
@@ -96,7 +96,7 @@ impl BridgeContext<'_> {
     }
 
     /// Returns the network that a bridge was created for.
-    fn owner(&self, bridge: &Link) -> Option<&Network> {
+    fn owner(&self, bridge: &NodeLink) -> Option<&Network> {
         self.networks.iter().find(|network| is_of(bridge, network))
     }
 
@@ -138,7 +138,7 @@ pub(crate) fn bridge_steps(
 
 /// Plans VLAN filtering where the network needs it. A foreign bridge is refused instead: it would
 /// forward other frames than before.
-fn filter_vlans(network: &Network, present: &Link) -> Result<Plan, Refusal> {
+fn filter_vlans(network: &Network, present: &NodeLink) -> Result<Plan, Refusal> {
     if !network.options.port.vlans.is_managed() || present.switching.filters_vlans {
         return Ok(Plan::default());
     }
@@ -154,7 +154,7 @@ fn filter_vlans(network: &Network, present: &Link) -> Result<Plan, Refusal> {
 }
 
 /// Returns whether the bridge was created for this network.
-pub(crate) fn is_of(link: &Link, network: &Network) -> bool {
+pub(crate) fn is_of(link: &NodeLink, network: &Network) -> bool {
     link.is_signed(&bridge_alias(&network.name), network.bridge_mac())
 }
 
@@ -210,7 +210,7 @@ fn derived_link_local(name: &IfName, mac: Mac, observed: &Observed) -> Option<In
 fn missing_link_local(
     name: &IfName,
     mac: Mac,
-    present: &Link,
+    present: &NodeLink,
     observed: &Observed,
 ) -> Option<InterfaceAddress> {
     let mut own = present.addresses.iter();
@@ -228,7 +228,7 @@ fn create_step(network: &Network, context: &BridgeContext<'_>) -> Step {
     })
 }
 
-fn repair(network: &Network, present: &Link, context: &BridgeContext<'_>) -> Plan {
+fn repair(network: &Network, present: &NodeLink, context: &BridgeContext<'_>) -> Plan {
     let link = || network.bridge.clone();
     let mut plan = Plan::default();
     if present.alias.is_none() {
@@ -264,7 +264,7 @@ fn repair(network: &Network, present: &Link, context: &BridgeContext<'_>) -> Pla
 
 /// Plans the missing addresses of a link of ours; an address with another prefix length is removed
 /// first.
-fn add_missing(name: &IfName, present: &Link, wanted: &[InterfaceAddress]) -> Plan {
+fn add_missing(name: &IfName, present: &NodeLink, wanted: &[InterfaceAddress]) -> Plan {
     let mut plan = Plan::default();
     let missing = wanted.iter().filter(|own| !present.addresses.contains(own));
     for address in missing {
@@ -290,7 +290,7 @@ fn remove<'a>(name: &IfName, addresses: impl Iterator<Item = &'a InterfaceAddres
 
 fn use_foreign(
     network: &Network,
-    present: &Link,
+    present: &NodeLink,
     context: &BridgeContext<'_>,
 ) -> Result<Plan, Refusal> {
     let wanted = bridge_gateways(network);
@@ -312,7 +312,7 @@ fn use_foreign(
 
 /// Plans to set a foreign bridge's MAC address to the one that it has (behaviour F2). Until then it
 /// changes with the ports: to the lowest MAC address, and to none without a port.
-fn pin_mac(network: &Network, present: &Link) -> Option<Step> {
+fn pin_mac(network: &Network, present: &NodeLink) -> Option<Step> {
     let is_set = present.mac_is_set || is_our_alias(present.alias.as_deref());
     let mac = present
         .mac
@@ -337,7 +337,7 @@ fn foreign_mac(network: &Network) -> Mac {
 fn add_to_foreign(
     network: &Network,
     name: &IfName,
-    present: &Link,
+    present: &NodeLink,
     wanted: &[InterfaceAddress],
     context: &BridgeContext<'_>,
 ) -> Result<Plan, Refusal> {

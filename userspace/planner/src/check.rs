@@ -9,11 +9,11 @@
 use std::fmt;
 
 use model::{Attachment, HostLink, IfName, InterfaceAddress, Mac, NetnsPath, Route};
-use steps::{EntryKey, Hook, Link, Observed, PodSide, PortReservation};
+use steps::{AttachmentNetns, EntryKey, Hook, Link, ObservedAttachment, PodSide, PortReservation};
 
 use crate::hooks::POD_HOOKS;
-use crate::port_reservation;
 use crate::tables::attachment_entries;
+use crate::{HostSide, port_reservation};
 
 /// One difference between an attachment's record and the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,30 +89,29 @@ pub enum Difference {
 }
 
 /// Returns every difference between the record and the observation; empty when there is none.
-/// `observed` is of [`steps::Scope::Attachment`].
-pub fn check(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
-    let mut differences = check_host(attachment, observed);
+pub fn check(attachment: &Attachment, observed: &ObservedAttachment) -> Vec<Difference> {
+    let mut differences = check_host(attachment, &observed.host);
     differences.extend(pod_differences(attachment, observed));
     differences
 }
 
 /// Returns the differences outside of the pod's namespace. Changes of later plugins inside the pod
 /// do not matter to it.
-pub fn check_host(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
+pub fn check_host(attachment: &Attachment, observed: &impl HostSide) -> Vec<Difference> {
     let name = attachment.host_link().name().clone();
-    let mut differences = match observed.links.get(&name) {
+    let mut differences = match observed.host_link(attachment) {
         None => vec![Difference::HostLinkGone(name)],
         Some(link) if is_foreign(attachment, link) => vec![Difference::HostLinkForeign(name)],
         Some(link) => link_differences(attachment, link, observed),
     };
     for (key, entry) in attachment_entries(attachment) {
-        match observed.entries.get(&key) {
+        match observed.entries().get(&key) {
             None => differences.push(Difference::EntryMissing(key)),
             Some(present) if *present != entry => differences.push(Difference::EntryDiffers(key)),
             Some(_) => {}
         }
     }
-    let missing = port_reservation::missing(attachment, &observed.port_reservations);
+    let missing = port_reservation::missing(attachment, observed.port_reservations());
     differences.extend(missing.into_iter().map(Difference::PortNotReserved));
     differences
 }
@@ -124,14 +123,19 @@ fn is_foreign(attachment: &Attachment, link: &Link) -> bool {
     }
 }
 
-fn link_differences(attachment: &Attachment, link: &Link, observed: &Observed) -> Vec<Difference> {
+fn link_differences(
+    attachment: &Attachment,
+    link: &Link,
+    observed: &impl HostSide,
+) -> Vec<Difference> {
     let mut differences = Vec::new();
     if attachment.adopted.is_none() {
         // The settings of another plugin's link are for that plugin to check.
         differences.extend(bridge_differences(attachment, link, observed));
     }
+    let hooks = observed.pod_hooks(attachment);
     for hook in POD_HOOKS {
-        if !link.hooks.contains(&hook) {
+        if !hooks.contains(&hook) {
             let link = attachment.host_link().name().clone();
             differences.push(Difference::HookMissing { link, hook });
         }
@@ -142,14 +146,14 @@ fn link_differences(attachment: &Attachment, link: &Link, observed: &Observed) -
 fn bridge_differences(
     attachment: &Attachment,
     link: &Link,
-    observed: &Observed,
+    observed: &impl HostSide,
 ) -> Vec<Difference> {
     let name = || attachment.host_link().name().clone();
     let mut differences = Vec::new();
     if !link.up {
         differences.push(Difference::HostLinkDown(name()));
     }
-    let bridge = observed.links.get(&attachment.bridge);
+    let bridge = observed.bridge(attachment);
     if bridge.is_none() || link.controller != bridge.map(|bridge| bridge.index) {
         differences.push(Difference::NotInBridge {
             link: name(),
@@ -176,13 +180,15 @@ fn port_differences(attachment: &Attachment, port: &Link) -> Vec<Difference> {
     [hairpin, isolation, vlans].into_iter().flatten().collect()
 }
 
-fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
-    let path = &attachment.netns.path;
-    if observed.netns.get(path) != Some(&attachment.netns) {
-        return vec![Difference::NetnsGone(path.clone())];
-    }
-    let Some(pod) = &observed.pod else {
-        return vec![Difference::PodLinkGone(attachment.key.ifname.clone())];
+fn pod_differences(attachment: &Attachment, observed: &ObservedAttachment) -> Vec<Difference> {
+    let pod = match &observed.netns {
+        AttachmentNetns::Missing | AttachmentNetns::Replaced => {
+            return vec![Difference::NetnsGone(attachment.netns.path.clone())];
+        }
+        AttachmentNetns::Same { pod: None } => {
+            return vec![Difference::PodLinkGone(attachment.key.ifname.clone())];
+        }
+        AttachmentNetns::Same { pod: Some(pod) } => pod,
     };
     let mut differences = Vec::new();
     if !pod.up && !attachment.port.left_down {
@@ -216,9 +222,13 @@ pub fn mac_difference(attachment: &Attachment, pod: &PodSide) -> Option<Differen
 
 /// Returns the difference where the ends are no peers; `None` where the host's end is gone, which
 /// is reported already.
-fn not_peers(attachment: &Attachment, pod: &PodSide, observed: &Observed) -> Option<Difference> {
+fn not_peers(
+    attachment: &Attachment,
+    pod: &PodSide,
+    observed: &ObservedAttachment,
+) -> Option<Difference> {
     let host = attachment.host_link().name().clone();
-    let index = observed.links.get(&host)?.index;
+    let index = observed.host_link(attachment)?.index;
     (pod.peer != Some(index)).then(|| Difference::NotPeers {
         host,
         pod: attachment.key.ifname.clone(),

@@ -4,8 +4,9 @@
 //! itself (DHCP).
 
 use model::{Attachment, Intent};
-use steps::{Observed, Step};
+use steps::Step;
 
+use crate::HostSide;
 use crate::announcement::{LastMacs, announce};
 use crate::attach::{AttachContext, await_addresses, decide, pod_spec, put_entries};
 use crate::port_reservation::{attachment_reservations, reserve};
@@ -32,10 +33,10 @@ pub fn with_addresses(
 pub fn plan_complete(
     attachment: &Attachment,
     detects_duplicates: bool,
-    observed: &Observed,
+    observed: &impl HostSide,
     last_macs: &LastMacs,
 ) -> Plan {
-    let (ports, others) = put_entries(attachment, observed);
+    let (ports, others) = put_entries(attachment, observed.entries());
     let mut plan = Plan::of(reserve(attachment, attachment_reservations(attachment)));
     plan.append(Plan::of(others));
     plan.push(Step::SetUpPod(pod_spec(attachment, detects_duplicates)));
@@ -43,7 +44,7 @@ pub fn plan_complete(
         plan.push(await_addresses(attachment));
     }
     plan.append(Plan::of(ports));
-    let bridge = observed.links.get(&attachment.bridge);
+    let bridge = observed.bridge(attachment);
     plan.append(Plan::of(announce(attachment, bridge, last_macs)));
     plan
 }

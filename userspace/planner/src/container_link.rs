@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName, is_link_local};
-use steps::{Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, RouteEntry};
+use steps::{Entries, Entry, EntryKey, LinkKind, LinkRef, NodeLink, Observed, RouteEntry};
 
 use crate::Records;
 use crate::own_links::{OwnLinks, candidates, leads_somewhere};
@@ -52,10 +52,10 @@ impl ContainerLinks {
         ours: &OwnLinks,
         networks: &[&Network],
     ) -> Self {
-        let links: BTreeMap<&IfName, &Link> = candidates(observed, ours)
+        let links: BTreeMap<&IfName, &NodeLink> = candidates(observed, ours)
             .filter(|(name, link)| !explicit.contains(*name) && is_container_link(link, observed))
             .collect();
-        let overlap = |(name, link): (&&IfName, &&Link)| {
+        let overlap = |(name, link): (&&IfName, &&NodeLink)| {
             let name = (*name).clone();
             let of_network = move |prefix: Cidr| {
                 let name = name.clone();
@@ -117,7 +117,7 @@ impl ContainerLinks {
 /// * A bridge, unless a default route or a route with a next hop leads through it, or one of its
 ///   ports is a network card, VLAN interface or bond: then hosts of the outside are behind it.
 /// * A veth that has only host routes and host addresses, as the reference plugin ptp makes it.
-pub(crate) fn is_container_link(link: &Link, observed: &Observed) -> bool {
+pub(crate) fn is_container_link(link: &NodeLink, observed: &Observed) -> bool {
     let mut routes = routes(link, observed);
     match link.kind {
         LinkKind::Bridge => {
@@ -139,7 +139,7 @@ pub(crate) fn is_container_link(link: &Link, observed: &Observed) -> bool {
     }
 }
 
-fn has_outside_port(bridge: &Link, observed: &Observed) -> bool {
+fn has_outside_port(bridge: &NodeLink, observed: &Observed) -> bool {
     let mut ports = observed
         .links
         .values()
@@ -147,7 +147,7 @@ fn has_outside_port(bridge: &Link, observed: &Observed) -> bool {
     ports.any(|port| !matches!(port.kind, LinkKind::Veth | LinkKind::Tap | LinkKind::Dummy))
 }
 
-fn routes<'a>(link: &Link, observed: &'a Observed) -> impl Iterator<Item = &'a RouteEntry> {
+fn routes<'a>(link: &NodeLink, observed: &'a Observed) -> impl Iterator<Item = &'a RouteEntry> {
     let index = link.index;
     observed
         .routes
@@ -159,14 +159,14 @@ fn is_host(prefix: &Cidr) -> bool {
     prefix.prefix_len() == if prefix.is_ipv4() { 32 } else { 128 }
 }
 
-fn global_addresses(link: &Link) -> impl Iterator<Item = InterfaceAddress> {
+fn global_addresses(link: &NodeLink) -> impl Iterator<Item = InterfaceAddress> {
     let own = link.addresses.iter().copied();
     own.filter(|own| !is_link_local(own.address))
 }
 
 /// Returns the prefixes behind a container link: the subnets of its addresses, and the destinations
 /// of the routes through it. An address of the link without a subnet is the node's own.
-fn prefixes(link: &Link, observed: &Observed) -> BTreeSet<Cidr> {
+fn prefixes(link: &NodeLink, observed: &Observed) -> BTreeSet<Cidr> {
     let subnets = global_addresses(link).filter_map(|own| own.subnet());
     let routed = routes(link, observed).map(|route| route.destination);
     subnets
@@ -251,7 +251,7 @@ fn adopted_pods(records: &Records) -> BTreeMap<&IfName, Vec<IpAddr>> {
 }
 
 fn gateway(
-    link: &Link,
+    link: &NodeLink,
     ipv4: bool,
     pods: Option<&Vec<IpAddr>>,
     fallback: &[InterfaceAddress],

@@ -4,13 +4,11 @@
 //! its slot and generation: the slot, the addresses and the ports may have another owner by now.
 //! Leases and records are the engine's.
 
-use std::collections::BTreeSet;
-
 use model::{Attachment, HostLink};
-use steps::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Step};
+use steps::{Entries, Entry, EntryKey, LinkRef, Step};
 
-use crate::Plan;
 use crate::port_reservation::release;
+use crate::{HostSide, Plan};
 
 /// Plans the removal of `attachment`. Hostport entries go first, so that no new flow is accepted.
 /// Then the port goes down: without its interface entry, `from_pod` drops all that the pod sends,
@@ -20,21 +18,20 @@ use crate::port_reservation::release;
 /// An adopted link stays, with what its own plugins do: our programs are detached before its
 /// entries are removed.
 ///
-/// `observed` is of [`steps::Scope::Outside`] or wider. An attachment that has left nothing behind
-/// gets an empty plan.
-pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
-    let mut removals: Entries = observed
-        .entries
+/// An attachment that has left nothing behind gets an empty plan.
+pub fn plan_detach(attachment: &Attachment, observed: &impl HostSide) -> Plan {
+    let entries = observed.entries();
+    let mut removals: Entries = entries
         .iter()
-        .filter(|(key, entry)| belongs(attachment, observed, key, entry))
+        .filter(|(key, entry)| belongs(attachment, entries, key, entry))
         .map(|(key, entry)| (key.clone(), entry.clone()))
         .collect();
-    removals.extend(gone_interface(attachment, observed));
+    removals.extend(gone_interface(attachment, entries));
     let host = attachment.host_link();
-    let link = observed.links.get(host.name());
+    let link = observed.host_link(attachment);
     let gone = link
         .filter(|link| link.is_host_end_of(attachment))
-        .and_then(|link| remove_link(attachment, &host, link));
+        .and_then(|_| remove_link(attachment, &host, observed));
     let (detach, delete) = if attachment.adopted.is_some() {
         (gone, None)
     } else {
@@ -45,7 +42,7 @@ pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
     plan.append(Plan::of(detach));
     plan.append(Plan::of(interface.chain(others).chain(delete)));
     // Last: another process may bind the ports only when no entry redirects them.
-    plan.append(Plan::of(release(attachment, &observed.port_reservations)));
+    plan.append(Plan::of(release(attachment, observed.port_reservations())));
     plan
 }
 
@@ -69,19 +66,14 @@ fn in_order(removals: &Entries) -> [impl Iterator<Item = Step>; 3] {
 }
 
 /// Returns the step that deletes our link, or detaches our programs from another plugin's link.
-fn remove_link(attachment: &Attachment, host: &HostLink, link: &Link) -> Option<Step> {
+fn remove_link(attachment: &Attachment, host: &HostLink, observed: &impl HostSide) -> Option<Step> {
     match host {
         HostLink::Managed(managed) => Some(Step::DeleteVeth {
             link: managed.clone(),
             alias: attachment.alias(),
         }),
         HostLink::Adopted(name) => {
-            let hooks: BTreeSet<Hook> = link
-                .hooks
-                .iter()
-                .copied()
-                .filter(|hook| hook.is_of_pods())
-                .collect();
+            let hooks = observed.pod_hooks(attachment);
             let link = name.clone();
             (!hooks.is_empty()).then_some(Step::Detach { link, hooks })
         }
@@ -90,8 +82,8 @@ fn remove_link(attachment: &Attachment, host: &HostLink, link: &Link) -> Option<
 
 /// Returns the interface entry of a link that is gone. Its key is the link's index, which only the
 /// pod's row still contains, so an observation of the attachment alone does not find it.
-fn gone_interface(attachment: &Attachment, observed: &Observed) -> Option<(EntryKey, Entry)> {
-    let row = observed.entries.get(&EntryKey::Pod(attachment.slot))?;
+fn gone_interface(attachment: &Attachment, entries: &Entries) -> Option<(EntryKey, Entry)> {
+    let row = entries.get(&EntryKey::Pod(attachment.slot))?;
     let Entry::Pod {
         link: link @ LinkRef::Gone(_),
         generation,
@@ -109,7 +101,7 @@ fn gone_interface(attachment: &Attachment, observed: &Observed) -> Option<(Entry
 
 /// Returns whether an observed entry belongs to this attachment, not to another owner of the same
 /// slot, address or port.
-fn belongs(attachment: &Attachment, observed: &Observed, key: &EntryKey, entry: &Entry) -> bool {
+fn belongs(attachment: &Attachment, entries: &Entries, key: &EntryKey, entry: &Entry) -> bool {
     let mine = (attachment.slot, attachment.generation);
     match (key, entry) {
         (EntryKey::Pod(slot), Entry::Pod { generation, .. })
@@ -127,15 +119,15 @@ fn belongs(attachment: &Attachment, observed: &Observed, key: &EntryKey, entry: 
             name == attachment.host_link().name() && *slot == attachment.slot
         }
         (EntryKey::Interface(LinkRef::Gone(_)), Entry::Interface { slot, .. }) => {
-            *slot == attachment.slot && owns_row(attachment, observed)
+            *slot == attachment.slot && owns_row(attachment, entries)
         }
         _ => false,
     }
 }
 
 /// Returns whether the attachment is the last owner of its row of the pod table.
-fn owns_row(attachment: &Attachment, observed: &Observed) -> bool {
-    match observed.entries.get(&EntryKey::Pod(attachment.slot)) {
+fn owns_row(attachment: &Attachment, entries: &Entries) -> bool {
+    match entries.get(&EntryKey::Pod(attachment.slot)) {
         Some(Entry::Pod { generation, .. } | Entry::FreePod { generation }) => {
             *generation == attachment.generation
         }

@@ -30,6 +30,14 @@ pub fn flow_entries(memory: u64) -> u32 {
     u32::try_from(entries).unwrap_or(abi::maps::FLOWS_CAPACITY)
 }
 
+/// Returns the number of flow cache entries of each of `cpus` CPUs, a power of two: together a
+/// quarter of the flow table's entries, since the packets of a flow in one direction are usually
+/// handled by one CPU.
+pub fn cache_entries(flow_entries: u32, cpus: u32) -> u32 {
+    let share = (flow_entries / 4 / cpus.max(1)).max(1);
+    (1 << share.ilog2()).clamp(1_024, abi::maps::MAX_CACHE_CAPACITY_OF_CPU)
+}
+
 /// Returns the number of concurrent flows that a pod may open, and that may be opened from outside
 /// to it: a quarter of the flow table, in which each flow has two entries.
 pub fn flow_quota(entries: u32) -> u32 {

@@ -27,6 +27,7 @@ mod detach;
 mod flow_capacity;
 mod forwarding;
 mod hooks;
+mod host_side;
 mod local_reserved_ports;
 mod mtu;
 mod netfilter_table;
@@ -69,11 +70,12 @@ pub use complete::{plan_complete, with_addresses};
 pub use container_link::{ContainerLinks, Overlap};
 pub use declared_networks::{DeclaredNetworks, InvalidNamePattern, NamePattern};
 pub use detach::plan_detach;
-pub use flow_capacity::{flow_entries, flow_quota};
+pub use flow_capacity::{cache_entries, flow_entries, flow_quota};
 pub use forwarding::{
     DefaultState, DroppingDefault, ForwardingIntent, ForwardingMode, ForwardingPlan, PodSources,
     Probe, accept_rules, plan_forwarding, plan_forwarding_removal,
 };
+pub use host_side::HostSide;
 pub use local_reserved_ports::{
     LocalReservedPorts, local_reserved_ports_key, plan_local_reserved_ports, published_ports,
 };

@@ -5,7 +5,7 @@
 //! removed again.
 
 use model::{Attachment, PortSet};
-use steps::{Observed, Step, SysctlKey};
+use steps::{Step, SysctlKey};
 
 /// Returns the sysctl that [`plan_local_reserved_ports`] reads and writes.
 pub fn local_reserved_ports_key() -> SysctlKey {
@@ -32,20 +32,16 @@ pub fn published_ports<'a>(attachments: impl IntoIterator<Item = &'a Attachment>
         .collect()
 }
 
-/// Plans the sysctl for the `published` ports. `ours` are the ports reserved by this agent before;
-/// `observed` contains [`local_reserved_ports_key`]. Without the sysctl, or with a value that does
+/// Plans the sysctl for the `published` ports. `ours` are the ports reserved by this agent before,
+/// `value` is that of [`local_reserved_ports_key`]. Without the sysctl, or with a value that does
 /// not parse, nothing is planned.
 pub fn plan_local_reserved_ports(
     published: &PortSet,
     ours: &PortSet,
-    observed: &Observed,
+    value: Option<&str>,
 ) -> LocalReservedPorts {
     let key = local_reserved_ports_key();
-    let Some((now, value)) = observed
-        .sysctls
-        .get(&key)
-        .and_then(|value| Some((parse(value)?, value)))
-    else {
+    let Some((now, value)) = value.and_then(|value| Some((parse(value)?, value))) else {
         return LocalReservedPorts::default();
     };
     let others = now.difference(ours);
@@ -53,7 +49,7 @@ pub fn plan_local_reserved_ports(
     let step = (wanted != now).then(|| Step::SetSysctl {
         key,
         value: write(&wanted),
-        previous: value.clone(),
+        previous: value.to_owned(),
     });
     let ours = published.difference(&others);
     LocalReservedPorts { ours, step }
@@ -97,13 +93,6 @@ mod tests {
     use super::*;
     use crate::testing::{attachment, intent, port};
 
-    fn observed(value: &str) -> Observed {
-        Observed {
-            sysctls: [(local_reserved_ports_key(), value.to_owned())].into(),
-            ..Observed::default()
-        }
-    }
-
     fn value(planned: &LocalReservedPorts) -> Option<&str> {
         let Step::SetSysctl { value, .. } = planned.step.as_ref()? else {
             panic!("a sysctl is set");
@@ -120,24 +109,23 @@ mod tests {
 
     #[test]
     fn ports_reserved_by_other_software_stay_reserved() {
-        let before = observed("8080,9000-9002");
-        let planned = plan_local_reserved_ports(&[8080, 8081].into(), &PortSet::default(), &before);
+        let before = Some("8080,9000-9002");
+        let planned = plan_local_reserved_ports(&[8080, 8081].into(), &PortSet::default(), before);
         assert_eq!(value(&planned), Some("8080-8081,9000-9002"));
         assert_eq!(planned.ours, [8081].into());
         // Other software reserves port 7 meanwhile.
-        let later = observed("7,8080-8081,9000-9002");
-        let released = plan_local_reserved_ports(&PortSet::default(), &planned.ours, &later);
+        let later = Some("7,8080-8081,9000-9002");
+        let released = plan_local_reserved_ports(&PortSet::default(), &planned.ours, later);
         assert_eq!(value(&released), Some("7,8080,9000-9002"));
         assert!(released.ours.is_empty());
     }
 
     #[test]
     fn ports_already_reserved_need_no_step() {
-        let planned = plan_local_reserved_ports(&[80].into(), &[80].into(), &observed("80"));
+        let planned = plan_local_reserved_ports(&[80].into(), &[80].into(), Some("80"));
         assert_eq!(value(&planned), None);
         assert_eq!(planned.ours, [80].into());
-        let nothing =
-            plan_local_reserved_ports(&[80].into(), &PortSet::default(), &Observed::default());
+        let nothing = plan_local_reserved_ports(&[80].into(), &PortSet::default(), None);
         assert_eq!(nothing, LocalReservedPorts::default());
     }
 
@@ -156,12 +144,13 @@ mod tests {
             before in ports(40),
             published in ports(40),
         ) {
-            let first = observed(&write(&before));
-            let planned = plan_local_reserved_ports(&published, &PortSet::default(), &first);
-            let between = value(&planned).map_or_else(|| first.clone(), observed);
-            let after = plan_local_reserved_ports(&PortSet::default(), &planned.ours, &between);
-            let left = value(&after).map_or_else(|| between.clone(), observed);
-            prop_assert_eq!(left, first);
+            let first = write(&before);
+            let planned = plan_local_reserved_ports(&published, &PortSet::default(), Some(&first));
+            let between = value(&planned).unwrap_or(&first);
+            let after =
+                plan_local_reserved_ports(&PortSet::default(), &planned.ours, Some(between));
+            let left = value(&after).unwrap_or(between);
+            prop_assert_eq!(left, &first);
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use model::{Attachment, AttachmentKey, Network, State};
-use steps::{Link, LinkKind, Observed, Step};
+use steps::{LinkKind, NodeLink, Observed, Step};
 
 use crate::alias::is_our_alias;
 use crate::hooks::POD_HOOKS;
@@ -67,8 +67,8 @@ pub struct MtuChange {
     pub plan: Plan,
 }
 
-/// Plans the MTU of attachments of `networks` whose MTU differs from their network's. `observed` is
-/// of [`steps::Scope::Node`]. Routes without an MTU of their own follow their links.
+/// Plans the MTU of attachments of `networks` whose MTU differs from their network's. Routes
+/// without an MTU of their own follow their links.
 pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) -> Vec<MtuChange> {
     let attached = records
         .values()
@@ -97,7 +97,7 @@ pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) ->
 
 /// Returns whether a pod is behind the link, by the programs on it: the pod may be on a bridge that
 /// is not ours.
-fn is_of_pod(link: &Link) -> bool {
+fn is_of_pod(link: &NodeLink) -> bool {
     POD_HOOKS.iter().any(|hook| link.hooks.contains(hook))
 }
 

@@ -8,14 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{HairpinMode, IfName, InterfaceAddress, Network, NetworkAccess};
-use steps::{Entries, Entry, EntryKey, Link, LinkRef, Observed, Step};
+use steps::{Entries, Entry, EntryKey, LinkRef, NodeLink, Observed, Step};
 
 use crate::Plan;
 use crate::bridge::{gateways, is_of};
 
 /// Returns the entries of all bridges. Where several networks share a bridge, the entry has the
 /// first gateway of each family: any of them will do.
-pub(crate) fn network_entries(networks: &[&Network], bridges: &BTreeMap<IfName, Link>) -> Entries {
+pub(crate) fn network_entries(
+    networks: &[&Network],
+    bridges: &BTreeMap<IfName, NodeLink>,
+) -> Entries {
     let promiscuous = promiscuous(networks);
     let mut entries = Entries::new();
     for (name, bridge) in bridges {
@@ -67,7 +70,7 @@ fn promiscuous(networks: &[&Network]) -> BTreeSet<IfName> {
 /// network wants it.
 pub(crate) fn set_promiscuous(
     networks: &[&Network],
-    bridges: &BTreeMap<IfName, Link>,
+    bridges: &BTreeMap<IfName, NodeLink>,
     observed: &Observed,
 ) -> Plan {
     let wanted = promiscuous(networks);
@@ -78,7 +81,7 @@ pub(crate) fn set_promiscuous(
         link.promiscuous && !wanted.contains(*name) && is_made_promiscuous(name, observed)
     });
     let step = |on| {
-        move |(link, _): (&IfName, &Link)| Step::SetPromiscuous {
+        move |(link, _): (&IfName, &NodeLink)| Step::SetPromiscuous {
             link: link.clone(),
             on,
         }

@@ -12,8 +12,8 @@ use std::net::IpAddr;
 
 use model::{IfName, InterfaceAddress, Network, NetworkName, is_link_local};
 use steps::{
-    Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable, Observed, Step, Switching,
-    VlanMember, VlanStep,
+    Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable, NodeLink, Observed, Step,
+    Switching, VlanMember, VlanStep,
 };
 
 use crate::bridge::{BridgeContext, all_families, bridge_steps, gateways, is_of};
@@ -47,7 +47,7 @@ pub struct NodePlan {
     pub netfilter: NetfilterTable,
 }
 
-/// Plans the node. `observed` is of [`steps::Scope::Node`] with [`crate::node_sysctls`].
+/// Plans the node. `observed` has the sysctls of [`crate::node_sysctls`].
 pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) -> NodePlan {
     let ours = OwnLinks::of_networks(&intent.networks, observed).with_records(records);
     // Bridges first: table entries refer to them by interface index, which needs the link.
@@ -129,7 +129,7 @@ struct Bridges<'a> {
     networks: &'a [Network],
     observed: &'a Observed,
     /// Bridges and VLAN interfaces as they are after the steps planned so far.
-    planned: BTreeMap<IfName, Link>,
+    planned: BTreeMap<IfName, NodeLink>,
     plan: Plan,
     accepted: Vec<&'a Network>,
     refused: BTreeMap<NetworkName, Refusal>,
@@ -231,7 +231,7 @@ impl<'a> Bridges<'a> {
 }
 
 /// Returns a link as it is after `steps`, as far as planning another network on it needs.
-fn link_after(name: &IfName, link: Option<Link>, steps: &Plan) -> Option<Link> {
+fn link_after(name: &IfName, link: Option<NodeLink>, steps: &Plan) -> Option<NodeLink> {
     let steps = || steps.steps().iter();
     let mut link = link.or_else(|| steps().find_map(|step| created(name, step)))?;
     for step in steps() {
@@ -266,24 +266,21 @@ fn apply_vlan_step(name: &IfName, switching: &mut Switching, step: &VlanStep) {
 }
 
 /// Returns the link that a step creates, with index 0 because the kernel has not assigned one.
-fn created(name: &IfName, step: &Step) -> Option<Link> {
-    let new = |kind, mac, mtu, alias: &str, switching| Link {
-        index: 0,
-        kind,
-        mac,
-        mac_is_set: false,
-        mtu,
-        up: true,
-        promiscuous: false,
-        point_to_point: false,
-        controller: None,
-        hairpin: false,
-        switching,
-        alias: Some(alias.to_owned()),
-        addresses: Vec::new(),
-        avoided: BTreeSet::new(),
-        hooks: BTreeSet::new(),
-        outdated: BTreeSet::new(),
+fn created(name: &IfName, step: &Step) -> Option<NodeLink> {
+    let new = |kind, mac, mtu, alias: &str, switching| {
+        NodeLink::from(Link {
+            index: 0,
+            kind,
+            mac,
+            mtu,
+            up: true,
+            promiscuous: false,
+            point_to_point: false,
+            controller: None,
+            hairpin: false,
+            switching,
+            alias: Some(alias.to_owned()),
+        })
     };
     if let Step::CreateBridge(spec) = step
         && spec.name == *name
@@ -405,7 +402,7 @@ fn flags(
 }
 
 /// Returns the settings entry; `entries` is the size of the flow table.
-fn settings(flags: u32, entries: u32, bridge: Option<&Link>) -> abi::Settings {
+fn settings(flags: u32, entries: u32, bridge: Option<&NodeLink>) -> abi::Settings {
     abi::Settings {
         timeouts: abi::Timeouts::default(),
         port_low: *PORTS.start(),

@@ -1,7 +1,7 @@
 //! Checks of the node: what other software or the operator has configured so that packets of pods
 //! die although Viaduct's own objects are as they should be.
 //!
-//! [`check_query`] says what to observe beyond [`Scope::Node`](steps::Scope::Node), and
+//! [`check_query`] says what to observe beyond [`Observed`], and
 //! [`conditions`] decides from the answers. Routing is not simulated: policy rules, metrics and
 //! reverse path filters decide together, so the kernel is queried for the routes of sample
 //! packets.
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::{IfName, Network};
-use steps::{CheckFacts, CheckQuery, Link, Observed, RouteEntry};
+use steps::{CheckFacts, CheckQuery, NodeLink, Observed, RouteEntry};
 
 use crate::bridge::families;
 use crate::{NodeIntent, Records};
@@ -28,8 +28,7 @@ pub use condition::{FilteredTraffic, NodeCondition, OverlapEffect, PolicyEffect}
 /// Number of the main routing table.
 const MAIN_TABLE: u32 = 254;
 
-/// Returns what to observe. `observed` is of [`Scope::Node`](steps::Scope::Node), after the node
-/// was reconciled.
+/// Returns what to observe. `observed` is the node after it was reconciled.
 pub fn check_query(intent: &NodeIntent, observed: &Observed, records: &Records) -> CheckQuery {
     let mut query = CheckQuery::default();
     for network in routed(intent, observed) {
@@ -149,7 +148,7 @@ fn name_of(index: u32, observed: &Observed) -> Option<&IfName> {
         .map(|(name, _)| name)
 }
 
-fn link_of<'a>(route: &RouteEntry, observed: &'a Observed) -> Option<(&'a IfName, &'a Link)> {
+fn link_of<'a>(route: &RouteEntry, observed: &'a Observed) -> Option<(&'a IfName, &'a NodeLink)> {
     let mut links = observed.links.iter();
     links.find(|(_, link)| link.index == route.link)
 }

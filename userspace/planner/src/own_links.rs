@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::{IfName, InterfaceAddress, Network, is_link_local};
-use steps::{Link, LinkKind, Observed, RouteEntry};
+use steps::{LinkKind, NodeLink, Observed, RouteEntry};
 
 use crate::Records;
 use crate::alias::is_our_alias;
@@ -59,14 +59,14 @@ impl OwnLinks {
 pub(crate) fn candidates<'a>(
     observed: &'a Observed,
     ours: &OwnLinks,
-) -> impl Iterator<Item = (&'a IfName, &'a Link)> {
+) -> impl Iterator<Item = (&'a IfName, &'a NodeLink)> {
     let routed: BTreeSet<u32> = observed
         .routes
         .iter()
         .filter(|route| leads_somewhere(route))
         .map(|route| route.link)
         .collect();
-    let leads = move |(name, link): &(&IfName, &Link)| {
+    let leads = move |(name, link): &(&IfName, &NodeLink)| {
         link.up
             && link.kind != LinkKind::Loopback
             && link.controller.is_none()
@@ -87,7 +87,7 @@ pub(crate) fn leads_somewhere(route: &RouteEntry) -> bool {
 pub(crate) const LOCAL_TABLE: u32 = 255;
 
 /// Returns the addresses with more than link scope, in the kernel's order: primary addresses first.
-pub(crate) fn sources(link: &Link) -> impl Iterator<Item = InterfaceAddress> {
+pub(crate) fn sources(link: &NodeLink) -> impl Iterator<Item = InterfaceAddress> {
     link.addresses
         .iter()
         .copied()

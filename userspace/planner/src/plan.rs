@@ -74,13 +74,14 @@ impl fmt::Display for Plan {
 #[cfg(test)]
 mod tests {
     use crate::plan_attach;
-    use crate::testing::{World, intent, node, port};
+    use crate::testing::{World, empty_netns, intent, node, port};
 
     #[test]
     fn undo_of_an_attach_plan_leaves_only_the_used_generation() {
         let mut request = intent("c1");
         request.port_mappings = vec![port("8080->80/tcp")];
-        let (_, plan) = plan_attach(&request, &node(), &World::empty().context()).unwrap();
+        let (_, plan) =
+            plan_attach(&request, &empty_netns(&node()), &World::empty().context()).unwrap();
         let steps = plan.undo(plan.steps().len());
         let lines: Vec<String> = steps.iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(lines.join("\n"), @r#"

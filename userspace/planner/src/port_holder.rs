@@ -6,7 +6,7 @@
 //! the runtime, and takes them again when the runtime's sockets are gone (decision 82).
 
 use model::{Attachment, ContainerId};
-use steps::{Observed, PortLeave, PortReservation, Process, ReservedBy, Step};
+use steps::{PortLeave, PortReservation, PortUsers, Process, ReservedBy, Step};
 
 use crate::Plan;
 use crate::port_reservation::reserve;
@@ -75,7 +75,7 @@ pub fn plan_leave_ports(
 }
 
 /// Plans what becomes of the ports that were left to `process`; `None` as long as it may still
-/// bind them. `observed` is of [`steps::Scope::PortUsers`].
+/// bind them.
 ///
 /// The runtime has finished when a process with the container's ID has one of the ports, when
 /// `process` has ended, or when it is `overdue`. Then its ports stay with it, and the agent
@@ -83,11 +83,10 @@ pub fn plan_leave_ports(
 pub fn plan_left_ports(
     attachment: &Attachment,
     process: u32,
-    observed: &Observed,
+    users: &PortUsers,
     overdue: bool,
 ) -> Option<Plan> {
     let container = &attachment.key.container_id;
-    let users = &observed.port_users;
     let mut all = users.holders.values().flatten();
     let has_bound = all.any(|holder| is_of_runtime(holder, container));
     if !has_bound && users.exists && !overdue {
@@ -97,7 +96,7 @@ pub fn plan_left_ports(
         let mut holders = users.holders.get(reservation).into_iter().flatten();
         holders.any(|holder| holder.pid == process || is_of_runtime(holder, container))
     };
-    let left = observed
+    let left = users
         .port_reservations
         .iter()
         .filter(|(_, owner)| {

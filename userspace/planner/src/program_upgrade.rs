@@ -6,8 +6,7 @@ use steps::{Observed, Step};
 use crate::Plan;
 
 /// Plans to replace outdated programs in place, link by link. Execute it only after the tables are
-/// complete: the new programs read this agent's tables alone. `observed` is of
-/// [`steps::Scope::Node`].
+/// complete: the new programs read this agent's tables alone.
 pub fn plan_program_upgrade(observed: &Observed) -> Plan {
     let outdated = observed
         .links

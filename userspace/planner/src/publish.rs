@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use model::{Attachment, PortMapping};
-use steps::{Entries, Observed, PortReservation, Step};
+use steps::{Entries, ObservedHostSide, PortReservation, Step};
 
 use crate::attach::ports;
 use crate::detach::remove;
@@ -55,7 +55,7 @@ pub fn with_both_ports(before: &Attachment, after: &Attachment) -> Attachment {
 
 /// Plans the change from `before` to `after`, which differ in ports or limits. `observed` is of
 /// [`with_both_ports`].
-pub fn plan_publish(before: &Attachment, after: &Attachment, observed: &Observed) -> Plan {
+pub fn plan_publish(before: &Attachment, after: &Attachment, observed: &ObservedHostSide) -> Plan {
     let (old, new) = (attachment_entries(before), attachment_entries(after));
     let (old_reservations, new_reservations) = (
         attachment_reservations(before),
@@ -78,7 +78,7 @@ pub fn plan_publish(before: &Attachment, after: &Attachment, observed: &Observed
     plan
 }
 
-fn unpublish(old: &Entries, new: &Entries, observed: &Observed) -> Vec<Step> {
+fn unpublish(old: &Entries, new: &Entries, observed: &ObservedHostSide) -> Vec<Step> {
     old.iter()
         .filter(|(key, _)| !new.contains_key(*key))
         .filter(|(key, entry)| observed.entries.get(*key) == Some(*entry))
@@ -87,7 +87,7 @@ fn unpublish(old: &Entries, new: &Entries, observed: &Observed) -> Vec<Step> {
 }
 
 /// Returns the steps that write missing entries: pods and addresses first, hostports last.
-fn put(new: &Entries, observed: &Observed) -> Vec<Step> {
+fn put(new: &Entries, observed: &ObservedHostSide) -> Vec<Step> {
     let (mut ports, mut others): (Vec<_>, Vec<_>) = new
         .iter()
         .filter(|(key, entry)| observed.entries.get(*key) != Some(*entry))

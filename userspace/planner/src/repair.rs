@@ -27,14 +27,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use model::{Attachment, AttachmentKey, IfName, NetworkName, Record, State};
-use steps::{Entry, EntryKey, Hook, Link, LinkKind, Observed, PortReservation, Step};
+use steps::{Entry, EntryKey, Hook, LinkKind, NodeLink, Observed, PortReservation, Step};
 
 use crate::check::check_host;
 use crate::detach::{plan_detach, remove};
 use crate::hooks::POD_HOOKS;
 use crate::port_reservation::{missing, reserve};
 use crate::tables::attachment_entries;
-use crate::{Difference, Plan, Records};
+use crate::{Difference, HostSide, Plan, Records};
 
 /// Result of comparing one attachment with the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,8 +110,8 @@ impl Repair {
     }
 }
 
-/// Compares all records with the node. `observed` is of [`steps::Scope::Node`], taken after
-/// [`crate::plan_node`] was executed; `boot_id` is the running kernel's.
+/// Compares all records with the node, as observed after [`crate::plan_node`] was executed.
+/// `boot_id` is the running kernel's.
 pub fn plan_repair(records: &Records, observed: &Observed, boot_id: &str) -> Repair {
     let attachments: BTreeMap<AttachmentKey, Finding> = records
         .iter()
@@ -160,8 +160,8 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
 
 /// Returns whether the host's end of an attachment still exists. Without it the pod's end, or the
 /// whole pod, is gone.
-pub fn is_host_link_present(attachment: &Attachment, observed: &Observed) -> bool {
-    let link = observed.links.get(attachment.host_link().name());
+pub fn is_host_link_present(attachment: &Attachment, observed: &impl HostSide) -> bool {
+    let link = observed.host_link(attachment);
     link.is_some_and(|link| link.is_host_end_of(attachment))
 }
 
@@ -285,7 +285,7 @@ fn orphaned_links(records: &Records, observed: &Observed) -> BTreeSet<OrphanedLi
         .links
         .iter()
         .filter(|(name, link)| !known.contains(*name) && looks_like_ours(name, link));
-    let orphan = |(name, link): (&IfName, &Link)| OrphanedLink {
+    let orphan = |(name, link): (&IfName, &NodeLink)| OrphanedLink {
         link: name.clone(),
         alias: link.alias.clone().unwrap_or_default(),
     };
@@ -300,7 +300,7 @@ pub fn live_pod_links(observed: &Observed) -> BTreeSet<OrphanedLink> {
 
 /// Returns whether a veth has a name and an alias as we give them: `veth` and eight hexadecimal
 /// digits, and `network pod-or-container ifname`.
-fn looks_like_ours(name: &IfName, link: &Link) -> bool {
+fn looks_like_ours(name: &IfName, link: &NodeLink) -> bool {
     let digits = name.as_str().strip_prefix("veth").unwrap_or_default();
     let named = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let alias = link.alias.as_deref().unwrap_or_default();

@@ -110,7 +110,7 @@ fn set(observed: &Observed, key: SysctlKey, wanted: &str) -> Option<Step> {
 }
 
 fn value<'a>(observed: &'a Observed, key: &SysctlKey) -> Option<&'a str> {
-    observed.sysctls.get(key).map(String::as_str)
+    observed.sysctls.get(key)?.as_deref()
 }
 
 fn v4_forwarding() -> SysctlKey {

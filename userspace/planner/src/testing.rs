@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use ipam::Leases;
 use model::{Attachment, Intent, PortMapping, Record, Requested, State};
 use steps::{
-    Link, LinkKind, Observed, PodSide, PortReservations, ReservationOwner, ReservedBy, RouteEntry,
-    SysctlKey,
+    AttachmentNetns, Link, LinkKind, NetnsInside, NodeLink, Observed, ObservedAttachment,
+    ObservedHostSide, ObservedNetns, PodSide, PortReservations, ReservationOwner, ReservedBy,
+    RouteEntry, SysctlKey,
 };
 
 use crate::{
-    AttachContext, LastMacs, Records, attachment_entries, attachment_reservations, bridge_alias,
-    plan_attach,
+    AttachContext, HostSide as _, LastMacs, Records, attachment_entries, attachment_reservations,
+    bridge_alias, plan_attach,
 };
 
 pub(crate) use model::testing::{key, network, network_of, parse, span};
@@ -46,12 +47,11 @@ pub(crate) fn port(text: &str) -> PortMapping {
     }
 }
 
-pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
-    Link {
+pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> NodeLink {
+    let link = Link {
         index,
         kind,
         mac: None,
-        mac_is_set: false,
         mtu: 1500,
         up: true,
         promiscuous: false,
@@ -60,10 +60,10 @@ pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
         hairpin: false,
         switching: steps::Switching::default(),
         alias: None,
+    };
+    NodeLink {
         addresses: addresses.iter().map(|text| parse(text)).collect(),
-        avoided: BTreeSet::new(),
-        hooks: BTreeSet::new(),
-        outdated: BTreeSet::new(),
+        ..link.into()
     }
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn bare_node() -> Observed {
         ("net/ipv6/conf/default/disable_ipv6", "0"),
         ("net/ipv6/conf/eth0/accept_ra", "1"),
     ];
-    let sysctl = |(key, value): (&str, &str)| (SysctlKey(key.to_owned()), value.to_owned());
+    let sysctl = |(key, value): (&str, &str)| (SysctlKey(key.to_owned()), Some(value.to_owned()));
     Observed {
         links: links.map(|(name, link)| (parse(name), link)).into(),
         routes: routes.map(route).into(),
@@ -103,20 +103,32 @@ pub(crate) fn bare_node() -> Observed {
     }
 }
 
-/// The node with the bridge of [`network`], and an empty namespace at `/run/netns/a`.
+/// The node with the bridge of [`network`].
 pub(crate) fn node() -> Observed {
     let mut node = bare_node();
     let mut bridge = link(3, LinkKind::Bridge, &["10.1.0.1/24", "fd00:1::1/64"]);
     bridge.alias = Some(bridge_alias(&parse("net")));
     bridge.mac = Some(network().bridge_mac());
     node.links.insert(parse("cbr0"), bridge);
-    let netns = model::Netns {
-        path: parse("/run/netns/a"),
-        device: 4,
-        inode: 4_026_532_001,
-    };
-    node.netns.insert(netns.path.clone(), netns);
     node
+}
+
+/// An empty namespace at `/run/netns/a`, and the links of `node`.
+pub(crate) fn empty_netns(node: &Observed) -> ObservedNetns {
+    let links = node.links.iter();
+    ObservedNetns {
+        links: links
+            .map(|(name, link)| (name.clone(), link.link.clone()))
+            .collect(),
+        inside: Some(NetnsInside {
+            netns: model::Netns {
+                path: parse("/run/netns/a"),
+                device: 4,
+                inode: 4_026_532_001,
+            },
+            pod: None,
+        }),
+    }
 }
 
 pub(crate) struct World {
@@ -169,7 +181,7 @@ impl World {
 /// An attachment of a node that is otherwise empty.
 pub(crate) fn attachment(intent: &Intent) -> Attachment {
     let world = World::empty();
-    let planned = plan_attach(intent, &node(), &world.context());
+    let planned = plan_attach(intent, &empty_netns(&node()), &world.context());
     planned.expect("the plan is accepted").0
 }
 
@@ -185,8 +197,7 @@ pub(crate) fn reserved(attachment: &Attachment) -> PortReservations {
         .collect()
 }
 
-/// The observation after `attachment` is created, of [`steps::Scope::Attachment`] and
-/// [`steps::Scope::Node`] at once.
+/// The node after `attachment` is created.
 pub(crate) fn seen(attachment: &Attachment) -> Observed {
     let mut node = node();
     let mut host = link(9, LinkKind::Veth, &[]);
@@ -201,13 +212,38 @@ pub(crate) fn seen(attachment: &Attachment) -> Observed {
         .insert(attachment.host_link().name().clone(), host);
     node.entries = attachment_entries(attachment);
     node.port_reservations = reserved(attachment);
-    node.pod = Some(PodSide {
+    node
+}
+
+/// The interface of `attachment` in the pod.
+pub(crate) fn pod(attachment: &Attachment) -> PodSide {
+    PodSide {
         mac: Some(attachment.mac),
         mtu: attachment.mtu,
         up: true,
         addresses: attachment.addresses.iter().map(|a| a.address).collect(),
         routes: attachment.routes.iter().copied().collect(),
         peer: Some(9),
-    });
-    node
+    }
+}
+
+/// The host's side of `attachment` on `node`.
+pub(crate) fn host_side(attachment: &Attachment, node: &Observed) -> ObservedHostSide {
+    ObservedHostSide {
+        host_link: node.host_link(attachment).cloned(),
+        hooks: node.pod_hooks(attachment),
+        bridge: node.bridge(attachment).cloned(),
+        entries: node.entries.clone(),
+        port_reservations: node.port_reservations.clone(),
+    }
+}
+
+/// Both sides of `attachment` after it is created.
+pub(crate) fn both_sides(attachment: &Attachment) -> ObservedAttachment {
+    ObservedAttachment {
+        host: host_side(attachment, &seen(attachment)),
+        netns: AttachmentNetns::Same {
+            pod: Some(pod(attachment)),
+        },
+    }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use model::IfName;
-use steps::{Hook, Link, LinkKind, Observed, SocketHookState, Step, SysctlKey, VlanStep};
+use steps::{Hook, LinkKind, NodeLink, Observed, SocketHookState, Step, SysctlKey, VlanStep};
 
 use crate::Plan;
 use crate::alias::is_our_alias;
@@ -48,8 +48,7 @@ pub enum Leftover {
     },
 }
 
-/// Plans the uninstall after the last attachment is gone. `observed` is of [`steps::Scope::Node`]
-/// with the sysctls of `written`.
+/// Plans the uninstall after the last attachment is gone. `observed` has the sysctls of `written`.
 pub fn plan_uninstall(
     observed: &Observed,
     written: &BTreeMap<SysctlKey, WrittenSysctl>,
@@ -143,11 +142,11 @@ fn detach_uplinks(observed: &Observed) -> Plan {
     Plan::of(steps)
 }
 
-fn is_our_bridge(link: &Link) -> bool {
+fn is_our_bridge(link: &NodeLink) -> bool {
     link.kind == LinkKind::Bridge && is_our_alias(link.alias.as_deref())
 }
 
-fn is_our_vlan(link: &Link) -> bool {
+fn is_our_vlan(link: &NodeLink) -> bool {
     link.switching.vlan_of.is_some() && is_our_alias(link.alias.as_deref())
 }
 
@@ -158,7 +157,7 @@ fn restore(
     uninstall: &mut Uninstall,
 ) {
     let WrittenSysctl { before, ours } = written;
-    match observed.sysctls.get(key) {
+    match observed.sysctls.get(key).and_then(Option::as_ref) {
         // The sysctl was of a link that is gone.
         None => {}
         Some(now) if now == before => {}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::{IfName, InterfaceAddress};
-use steps::{Entry, Hook, Link, LinkKind, Observed, RouteEntry, Step};
+use steps::{Entry, Hook, LinkKind, NodeLink, Observed, RouteEntry, Step};
 
 use crate::Plan;
 use crate::container_link::is_container_link;
@@ -38,7 +38,11 @@ pub(crate) fn detected_uplinks(observed: &Observed, ours: &OwnLinks) -> BTreeSet
 
 /// Returns the table entry of an uplink: closed until both programs are observed on it. `fallback`
 /// are addresses of other links, from [`fallback_sources`].
-pub(crate) fn entry(link: &Link, routes: &[RouteEntry], fallback: &[InterfaceAddress]) -> Entry {
+pub(crate) fn entry(
+    link: &NodeLink,
+    routes: &[RouteEntry],
+    fallback: &[InterfaceAddress],
+) -> Entry {
     let least = routes
         .iter()
         .filter(|route| route.link == link.index)
@@ -59,7 +63,7 @@ pub(crate) fn entry(link: &Link, routes: &[RouteEntry], fallback: &[InterfaceAdd
 /// Where more than [`abi::SOURCES`] remain, each family keeps its first half of the places, and may
 /// use places that the other family does not need. A link without an address of a family uses the
 /// first of `fallback`, as the kernel does.
-fn masquerade_sources(link: &Link, fallback: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
+fn masquerade_sources(link: &NodeLink, fallback: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     let mut seen = BTreeSet::new();
     let is_good = |own: &InterfaceAddress| !link.avoided.contains(&own.address);
     let is_choice = |own: &InterfaceAddress| own.address.is_ipv6() && is_good(own);
@@ -95,7 +99,7 @@ fn masquerade_sources(link: &Link, fallback: &[InterfaceAddress]) -> Vec<Interfa
 /// Returns the addresses of all links that are up and not ours, by interface index: the source
 /// addresses for an uplink without an address of a family.
 pub(crate) fn fallback_sources(observed: &Observed, ours: &OwnLinks) -> Vec<InterfaceAddress> {
-    let mut links: Vec<&Link> = observed
+    let mut links: Vec<&NodeLink> = observed
         .links
         .iter()
         .filter(|(name, link)| {
@@ -132,7 +136,7 @@ pub(crate) fn detach_others(uplinks: &BTreeSet<IfName>, observed: &Observed) -> 
         .links
         .iter()
         .filter(|(name, _)| !uplinks.contains(*name));
-    let step = |(name, link): (&IfName, &Link)| {
+    let step = |(name, link): (&IfName, &NodeLink)| {
         let hooks: BTreeSet<Hook> = UPLINK_HOOKS
             .into_iter()
             .filter(|h| link.hooks.contains(h))

@@ -5,7 +5,8 @@
 //! depends on the other. No decisions here, and no effects.
 //!
 //! * [`Step`]: one effect on the kernel, with the step that undoes it;
-//! * [`Observed`]: state of the kernel, and [`Scope`], the extent of an observation;
+//! * [`Question`]: a question about the kernel, with the type of its answer; [`Observed`] is the
+//!   whole node;
 //! * [`Entry`]: an entry of the datapath's tables, by [`EntryKey`].
 
 #![forbid(unsafe_code)]
@@ -15,11 +16,13 @@ mod announcement;
 mod entry;
 mod flow;
 mod forwarding;
+mod link;
 mod netfilter_table;
 mod node_facts;
 mod observed;
 mod port_holder;
 mod port_reservation;
+mod question;
 mod shape;
 mod socket_hook;
 mod step;
@@ -34,17 +37,22 @@ pub use forwarding::{
     FilterFamily, FilterHook, FilterRule, FilterTable, ForwardTables, ForwardingStep, OwnJump,
     Place, TableState,
 };
+pub use link::{Link, LinkKind, NodeLink, Switching, VlanMember, wanted_vlans};
 pub use netfilter_table::{NetfilterState, NetfilterStep, NetfilterTable};
 pub use node_facts::{
     CgroupCoverage, CheckFacts, CheckQuery, Ipsec, IpsecDirection, IpsecPolicy, RouteAnswer,
     RouteQuery, Usage,
 };
 pub use observed::{
-    AttachmentQuery, Link, LinkKind, Observed, PodSide, PortUsers, RouteEntry, Scope, Switching,
-    VlanMember, wanted_vlans,
+    AttachmentNetns, NetnsInside, Observed, ObservedAttachment, ObservedHostSide, ObservedNetns,
+    ObservedSettings, PodSide, PortUsers, RouteEntry,
 };
 pub use port_holder::{PortLeave, Process};
 pub use port_reservation::{PortReservation, PortReservations, ReservationOwner, ReservedBy};
+pub use question::{
+    AddressQuery, AttachmentQuery, ForwardingQuery, HostSideQuery, NetnsQuery, NodeQuery,
+    PortQuery, PortUserQuery, Question, SettingsQuery, SysctlQuery,
+};
 pub use shape::Shape;
 pub use socket_hook::{SocketHook, SocketHookState};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, VethSpec, VlanLinkSpec, VlanStep};

@@ -45,8 +45,8 @@ pub enum RouteAnswer {
 pub struct CheckFacts {
     /// Answers to the route queries.
     pub routes: BTreeMap<RouteQuery, RouteAnswer>,
-    /// Values of the sysctls; those that the kernel does not have are absent.
-    pub sysctls: BTreeMap<SysctlKey, String>,
+    /// Values of the queried sysctls; `None` for one that the kernel does not have.
+    pub sysctls: BTreeMap<SysctlKey, Option<String>>,
     /// IPsec policies of other software.
     pub ipsec: Ipsec,
     /// Which of the node's processes the cgroup programs see; `None` without a cgroup.

@@ -1,9 +1,8 @@
 //! The cache key, and parsing it from the packets of established flows.
 
-use abi::maps::NOTED_CAPACITY;
 use abi::{Address, Port, Seen, Tuple, protocol};
 
-use super::FlowCache;
+use super::{CachePlace, FlowCache};
 use crate::packet::Packet;
 use crate::parse::{
     IPV4_HEADER, IPV6_HEADER, UDP_HEADER, high_half, is_valid_checksum, low_half, tcp_flags,
@@ -97,25 +96,15 @@ impl CacheKey {
         }
     }
 
-    /// Returns the index of the cache entry.
+    /// Returns where the cache entry may be.
     #[inline(always)]
-    pub(super) fn index(&self) -> u32 {
-        index_of(self.hash())
-    }
-
-    /// Returns the index of the cache entry and its [tag](FlowCache::tag).
-    #[inline(always)]
-    pub(super) fn slot(&self) -> (u32, u8) {
-        let hash = self.hash();
-        (index_of(hash), hash.to_le_bytes()[5])
-    }
-
-    /// Returns a hash whose upper bits depend on the addresses, the ports and the kind.
-    #[inline(always)]
-    fn hash(&self) -> u64 {
-        hash_of(self.kind, self.ports, &self.source, &self.destination)
+    pub(super) fn place(&self) -> CachePlace {
+        let hash = hash_of(self.kind, self.ports, &self.source, &self.destination);
+        CachePlace::of_hash(hash)
     }
 }
+
+/// Returns a hash whose upper half depends on the addresses, the ports and the kind.
 
 #[inline(always)]
 fn hash_of(kind: u32, ports: u32, from: &[u32; 4], to: &[u32; 4]) -> u64 {
@@ -124,24 +113,22 @@ fn hash_of(kind: u32, ports: u32, from: &[u32; 4], to: &[u32; 4]) -> u64 {
         let networks = pair(from[0] ^ to[2], from[1] ^ to[1]) ^ pair(to[0], from[2]);
         hash ^= networks.wrapping_mul(MIX);
     }
-    (hash.wrapping_mul(MIX) ^ pair(kind, ports)).wrapping_mul(MIX)
+    // A product's bits depend on those below only. Folded, so that all depend on the last byte of
+    // the address, which is the upper one of its word.
+    let addresses = hash.wrapping_mul(MIX);
+    (addresses ^ addresses >> 32 ^ pair(kind, ports)).wrapping_mul(MIX)
 }
 
-/// Returns the index of the cache entry of packets with this tuple at a hook.
+/// Returns where the cache entry of packets with this tuple at a hook may be.
 #[inline(always)]
-pub(crate) fn index_of_tuple(tuple: &Tuple, hook: Hook) -> u32 {
+pub(crate) fn place_of_tuple(tuple: &Tuple, hook: Hook) -> CachePlace {
     let version = if tuple.source.is_v4() { 4 } else { 6 };
     let (source, destination) = (tuple.source_port.raw(), tuple.destination_port.raw());
     let ([a, b], [c, d]) = (source.to_ne_bytes(), destination.to_ne_bytes());
     let ports = u32::from_ne_bytes([a, b, c, d]);
     let kind = kind(hook, version, tuple.protocol);
     let (from, to) = (tuple.source.words(), tuple.destination.words());
-    index_of(hash_of(kind, ports, &from, &to))
-}
-
-#[inline(always)]
-fn index_of(hash: u64) -> u32 {
-    (hash >> 40) as u32 >> (24 - NOTED_CAPACITY.trailing_zeros())
+    CachePlace::of_hash(hash_of(kind, ports, &from, &to))
 }
 
 #[inline(always)]

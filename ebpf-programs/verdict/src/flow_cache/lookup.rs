@@ -5,8 +5,8 @@ use abi::{Direction, DropReason, EndpointFlags, protocol};
 use super::cache_key::{ParsedHeaders, parse_v4, parse_v6};
 use super::uplink_handoff::{SkbTag, clear_skb_tag, propagate};
 use super::{
-    CacheEntry, CacheHit, CacheLookup, FlowCache, MAX_AGE, RewriteTemplate, ScratchProvider, Steps,
-    shard,
+    CacheEntry, CacheHit, CacheLookup, CachePlace, FlowCache, RewriteTemplate, ScratchProvider,
+    Steps, shard,
 };
 use crate::bypass::{self, decrement_hop_limit};
 use crate::node::Node;
@@ -146,12 +146,17 @@ fn valid_entry<E: Shaper + FlowCache>(
     env: &E,
     parsed: &ParsedHeaders,
 ) -> Option<ValidEntry<E::EntryRef>> {
-    let ((index, tag), now) = (parsed.key.slot(), env.jiffies());
-    if env.tag(index) != tag {
-        return None;
-    }
+    let (place, now) = (parsed.key.place(), env.jiffies());
+    let bucket = bucket(env, place);
+    let index = bucket + place.find(env.cache_tags(bucket))?;
     let entry = env.cache_entry(index)?;
     is_valid(env, &entry, parsed, now).then_some((index, entry))
+}
+
+/// Returns the index of the first entry of a place's bucket on this CPU.
+#[inline(always)]
+fn bucket<E: FlowCache>(env: &E, place: CachePlace) -> u32 {
+    env.first_cache_index() + place.within(env.cache_capacity())
 }
 
 /// Counts the packet in its flow and applies the entry, unless the pod-side entry must be updated
@@ -192,7 +197,7 @@ fn is_valid<E: Shaper + FlowCache>(
 ) -> bool {
     parsed.key.matches(&entry.key)
         && entry.epoch == env.epoch(entry.shard)
-        && now.wrapping_sub(entry.recorded_at) < MAX_AGE
+        && now < entry.expires_at
         && parsed.is_within(env, entry.max_length)
 }
 
@@ -208,9 +213,11 @@ fn start_recording<E: Shaper + FlowCache>(
     work.recorder.cacheable = 1;
     work.recorder.steps = 0;
     work.recorder.key = parsed.key;
-    work.recorder.index = parsed.key.index();
+    let (place, now) = (parsed.key.place(), env.jiffies());
+    let bucket = bucket(env, place);
+    work.recorder.index = bucket + place.choose(env.cache_tags(bucket), now as u32);
     work.recorder.length = parsed.length(env);
-    work.recorder.recorded_at = env.jiffies();
+    work.recorder.recorded_at = now;
     work.recorder.shard = shard(&parsed.key.tuple());
     work.recorder.epoch = env.epoch(work.recorder.shard);
     work.recorder.propagate = u32::from(propagate);
@@ -289,6 +296,7 @@ fn drop_packet(
 ) -> Verdict {
     if let Some(work) = scratch.work() {
         work.pod = entry.pod;
+        work.headers.version = 0;
         work.headers.length = bytes;
     }
     Verdict::Drop(reason)
@@ -355,8 +363,8 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     }
     fill_entry(work, hook, number, to);
     let (index, steps) = (work.recorder.index, work.recorder.steps);
-    let (_, tag) = work.recorder.key.slot();
-    env.store_cache_entry(index, tag, &work.cache_entry);
+    let place = work.recorder.key.place();
+    env.store_cache_entry(index, place, &work.cache_entry);
     if let Verdict::RedirectNeigh(_) = verdict {
         request_propagation(env, work, index, steps);
     }
@@ -376,7 +384,7 @@ fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32) {
     entry.max_length = if redirects { recorder.length } else { u32::MAX };
     entry.steps = recorder.steps;
     entry.epoch = recorder.epoch;
-    entry.recorded_at = recorder.recorded_at;
+    entry.expires_at = recorder.recorded_at + work.rows.lifetime;
     entry.verdict = number;
     entry.hop = work.hop;
     let original = &work.headers.tuple;

@@ -85,8 +85,8 @@ pub(crate) fn propagate<E: Node + FlowCache>(env: &mut E, work: &mut Work, index
     flush_counters(env, at, work.recorder.flow_id);
     let tuple = work.cache_entry.key.tuple();
     env.reset_pending(at, &tuple, work.cache_entry.flow_id);
-    let (_, tag) = work.cache_entry.key.slot();
-    env.store_cache_entry(at, tag, &work.cache_entry);
+    let place = work.cache_entry.key.place();
+    env.store_cache_entry(at, place, &work.cache_entry);
 }
 
 /// Returns whether both entries are from the same packet. A change in between needs no check: the
@@ -102,7 +102,7 @@ fn are_of_one_packet(pod_entry: &CacheEntry, uplink_entry: &CacheEntry) -> bool 
         && from.destination == at.destination
 }
 
-/// Merges the uplink's rewrite into the pod-side entry, and keeps the older time of the two.
+/// Merges the uplink's rewrite into the pod-side entry, and keeps the earlier expiry of the two.
 #[inline(always)]
 fn merge_uplink_entry(pod_entry: &mut CacheEntry, uplink_entry: &CacheEntry) {
     pod_entry.verdict = Verdict::Redirect(uplink_entry.key.interface).code();
@@ -110,7 +110,7 @@ fn merge_uplink_entry(pod_entry: &mut CacheEntry, uplink_entry: &CacheEntry) {
     pod_entry.rewrite = uplink_entry.rewrite;
     pod_entry.rewrite.mac_addresses = uplink_entry.key.mac_addresses;
     pod_entry.flow_id = uplink_entry.flow_id;
-    if uplink_entry.recorded_at < pod_entry.recorded_at {
-        pod_entry.recorded_at = uplink_entry.recorded_at;
+    if uplink_entry.expires_at < pod_entry.expires_at {
+        pod_entry.expires_at = uplink_entry.expires_at;
     }
 }

@@ -1,7 +1,9 @@
 //! Arbitrary frames and tables through all hooks, with what must hold for each of them: the body of
 //! the fuzz target `frames`, and of a test that replays its corpus.
 
-use abi::{Address, EndpointFlags, Mac, SettingsFlags, protocol};
+use std::collections::BTreeMap;
+
+use abi::{Address, Direction, DropReason, EndpointFlags, Mac, SettingsFlags, protocol};
 
 use super::example::{
     BRIDGE, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, gateway, mac, node, other_mac, other_pod,
@@ -104,9 +106,37 @@ fn send(simulator: &mut Simulator, place: Place, interface: u32, frame: &[u8]) {
             assert_eq!(sent.len(), frame.len(), "the length changed");
             let counted = u64::from(matches!(verdict, Verdict::Drop(_)));
             assert!(after >= before + counted, "{verdict:?} was not counted");
+            check_drop_counters(&simulator.world);
             check(simulator, place, interface, (&frame, &sent), verdict);
         }
         frames = std::mem::take(&mut simulator.world.reinjected);
+    }
+}
+
+/// Checks that every drop is counted by reason and by pod: once each, and for the same pod.
+fn check_drop_counters(world: &World) {
+    let mut pods = BTreeMap::<u32, u64>::new();
+    let mut reasons = BTreeMap::<DropReason, u64>::new();
+    for ((slot, reason), packets) in &world.pod_drops {
+        *pods.entry(*slot).or_default() += packets;
+        *reasons.entry(*reason).or_default() += packets;
+    }
+    for (reason, count) in &world.drops {
+        assert_eq!(reasons.get(reason), Some(&count.packets), "{reason:?}");
+    }
+    for slot in [POD, OTHER_POD] {
+        let of = |direction| world.counters.get(&(slot, direction));
+        let both = [of(Direction::Egress), of(Direction::Ingress)];
+        let counted: u64 = both
+            .iter()
+            .flatten()
+            .map(|count| count.dropped_packets)
+            .sum();
+        assert_eq!(
+            pods.get(&slot).copied().unwrap_or(0),
+            counted,
+            "slot {slot}"
+        );
     }
 }
 
@@ -126,7 +156,7 @@ fn check(
         // In the simulator, no other write fails than one outside of the packet.
         Verdict::Drop(reason) => assert_ne!(
             reason,
-            abi::DropReason::RewriteFailed,
+            DropReason::RewriteFailed,
             "{place:?}: a write outside of the packet: {frame:02x?}"
         ),
         Verdict::Consume => {}

@@ -1,6 +1,7 @@
 //! [`FlowCache`] for the simulator, in ordinary Rust.
 //!
-//! The agent advances the epoch after every change of a map; here a comparison of the tables does.
+//! The agent advances the epoch after every change of a map, and of a route as long as it reports
+//! those; here a comparison of the tables does.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -8,11 +9,13 @@ use std::ops::Deref;
 use abi::{Flow, PendingCounters, Tuple};
 
 use super::World;
-use crate::flow_cache::{CacheEntry, FlowCache};
+use crate::flow_cache::{CacheEntry, CachePlace, FlowCache, WAYS};
 
 /// Nanoseconds per jiffy.
 pub const JIFFY: u64 = 4_000_000;
 const SECOND: u64 = 1_000_000_000;
+/// Entries of the flow cache.
+const CAPACITY: u32 = 2_048;
 
 /// The flow cache of the one CPU, and the epochs that it depends on.
 #[derive(Clone, Debug, Default)]
@@ -26,11 +29,14 @@ pub struct Memory {
     pub hits: u64,
     /// Number of packets that a flow must have before it is cached.
     pub cache_threshold: u64,
-    tags: BTreeMap<u32, u8>,
+    /// The tags of each bucket, by the index of its first entry.
+    tags: BTreeMap<u32, u64>,
     entries: BTreeMap<u32, CacheEntry>,
     pending: BTreeMap<u32, PendingCounters>,
     shards: BTreeMap<u32, u64>,
     epoch: u64,
+    /// Time until which the agent reports changes of routes, by [`World::clock`].
+    pub routes_valid_until: u64,
     /// `skb_tag` of the current packet.
     pub skb_tag: u32,
     /// Whether foreign TC programs run before ours on the uplink's egress.
@@ -129,22 +135,36 @@ impl FlowCache for World {
         self.memory.epoch
     }
 
+    fn routes_valid_for(&self) -> u64 {
+        self.memory.routes_valid_until.saturating_sub(self.clock)
+    }
+
     fn epoch(&self, shard: u32) -> u64 {
         let shard = self.memory.shards.get(&shard).copied().unwrap_or(0);
         self.memory.epoch + shard
     }
 
-    fn tag(&self, index: u32) -> u8 {
-        self.memory.tags.get(&index).copied().unwrap_or(0)
+    fn cache_capacity(&self) -> u32 {
+        CAPACITY
+    }
+
+    fn first_cache_index(&self) -> u32 {
+        0
+    }
+
+    fn cache_tags(&self, bucket: u32) -> u64 {
+        self.memory.tags.get(&bucket).copied().unwrap_or(0)
     }
 
     fn cache_entry(&self, index: u32) -> Option<EntryCopy> {
         self.memory.entries.get(&index).copied().map(EntryCopy)
     }
 
-    fn store_cache_entry(&mut self, index: u32, tag: u8, entry: &CacheEntry) {
+    fn store_cache_entry(&mut self, index: u32, place: CachePlace, entry: &CacheEntry) {
         if !self.memory.disabled {
-            self.memory.tags.insert(index, tag);
+            let way = index % WAYS;
+            let tags = self.memory.tags.entry(index - way).or_default();
+            *tags = place.mark(*tags, way);
             self.memory.entries.insert(index, *entry);
         }
     }
@@ -164,13 +184,13 @@ impl FlowCache for World {
         true
     }
 
-    fn pending_distance(&mut self, index: u32, flow_id: u32, sequence: u32) -> u32 {
-        match self.memory.pending.get(&index) {
-            Some(pending) if pending.flow_id == flow_id && pending.packets > 0 => {
-                sequence.wrapping_sub(pending.acknowledged)
-            }
-            _ => u32::MAX,
-        }
+    fn pending_distance(&mut self, bucket: u32, flow_id: u32, sequence: u32) -> u32 {
+        let ways = self.memory.pending.range(bucket..bucket + WAYS);
+        ways.map(|(_, pending)| pending)
+            .filter(|pending| pending.flow_id == flow_id && pending.packets > 0)
+            .map(|pending| sequence.wrapping_sub(pending.acknowledged))
+            .min()
+            .unwrap_or(u32::MAX)
     }
 
     fn reset_pending(&mut self, index: u32, key: &Tuple, flow_id: u32) {

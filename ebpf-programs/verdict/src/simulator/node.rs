@@ -338,6 +338,7 @@ impl Node for World {
         let drops = self.drops.entry(reason).or_default();
         drops.packets += 1;
         drops.bytes += u64::from(bytes);
+        *self.pod_drops.entry((pod, reason)).or_default() += 1;
         if pod != 0 {
             let counters = self.counters.entry((pod, direction)).or_default();
             counters.dropped_packets += 1;

@@ -106,6 +106,8 @@ pub struct World {
     pub counters: BTreeMap<(u32, Direction), Counters>,
     /// Drop counters.
     pub drops: BTreeMap<DropReason, DropCount>,
+    /// Dropped packets by slot and reason.
+    pub pod_drops: BTreeMap<(u32, DropReason), u64>,
     /// Flow cache of the one CPU, and the epochs that it depends on.
     pub memory: Memory,
 }
@@ -158,6 +160,7 @@ impl Default for World {
             shaped: BTreeMap::new(),
             counters: BTreeMap::new(),
             drops: BTreeMap::new(),
+            pod_drops: BTreeMap::new(),
             memory: Memory::default(),
         }
     }

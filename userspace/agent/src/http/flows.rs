@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use abi::protocol;
 use api::{
     DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowTableView, FlowView, PodFlowsView, PodView,
 };
@@ -23,8 +22,8 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
-use crate::http::answers;
 use crate::http::failure::Failure;
+use crate::http::{answers, names};
 
 /// Time for which requests share a snapshot, while a response uses it.
 const SHARED_FOR: Duration = Duration::from_secs(1);
@@ -262,11 +261,7 @@ fn table_view(snapshot: &FlowSnapshot) -> FlowTableView {
 }
 
 fn pod_view(record: &Record) -> Option<PodView> {
-    let pod = record.attachment.pod.as_ref()?;
-    Some(PodView {
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-    })
+    record.attachment.pod.as_ref().map(names::pod)
 }
 
 fn owner(record: &Record) -> (u32, u32) {
@@ -303,7 +298,7 @@ fn flow_view(flow: &LiveFlow, record: Option<&Record>) -> FlowView {
     FlowView {
         container_id: attachment.map(|attachment| attachment.key.container_id.to_string()),
         pod: record.and_then(pod_view),
-        protocol: protocol_name(flow.protocol),
+        protocol: names::protocol(flow.protocol),
         kind: flow.kind.name().to_owned(),
         state: flow.state.name().to_owned(),
         seen: ends(&flow.original),
@@ -325,15 +320,5 @@ fn ends(ends: &FlowEndpoints) -> EndsView {
     EndsView {
         source: text(ends.source),
         destination: text(ends.destination),
-    }
-}
-
-fn protocol_name(number: u8) -> String {
-    match number {
-        protocol::TCP => "tcp".to_owned(),
-        protocol::UDP => "udp".to_owned(),
-        protocol::SCTP => "sctp".to_owned(),
-        protocol::ICMP | protocol::ICMPV6 => "icmp".to_owned(),
-        other => other.to_string(),
     }
 }

@@ -9,7 +9,7 @@ use model::{PortMapping, Protocol, Record};
 use planner::{mapping_reservations, standby_reservations};
 use steps::{FlowKind, LiveFlow, PortReservation, PortReservations, ReservedBy};
 
-use crate::http::view;
+use crate::http::{names, view};
 
 /// Number of live flows by slot and generation of the pod, and by the port that they came through.
 type FlowCounts = BTreeMap<(u32, u32, PortReservation), u64>;
@@ -122,7 +122,7 @@ fn port(record: &Record, mapping: &PortMapping, held: &PortReservations) -> Port
         port: view::hostport(mapping, &key.to_string()),
         network: key.network.to_string(),
         container_id: key.container_id.to_string(),
-        pod: attachment.pod.as_ref().map(view::pod),
+        pod: attachment.pod.as_ref().map(names::pod),
         state: view::state(record.state).to_owned(),
         since: record.created_at,
         claims: claims

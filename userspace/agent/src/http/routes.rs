@@ -144,6 +144,7 @@ async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
     let uptime = app.started.elapsed().as_secs();
     let features = app.features.get().map(Vec::as_slice).unwrap_or_default();
     let mut status = view::status(&app.handle.live_status(), uptime, features);
+    status.losses = app.losses.views().to_vec();
     status.operations = app
         .handle
         .operations()

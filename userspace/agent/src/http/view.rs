@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use abi::DropReason;
 use api::{
     AddressView, AttachmentView, BypassView, CounterView, DroppingDefaultView, ForwardingView,
-    HostportView, Lease, NetworkView, PodView, PoolView, Reconcile, ReconcileItem, RouteView,
-    ShaperView, UplinkView, Version,
+    HostportView, Lease, NetworkView, PoolView, Reconcile, ReconcileItem, RouteView, ShaperView,
+    UplinkView, Version,
 };
 use engine::{
     BypassStatus, Degraded, ForwardingStatus, Item, NetworkStatus, Operation, Outcome, PoolStatus,
     Report, ShaperStatus, Status, UplinkStatus,
 };
 use kernel::{Feature, Measured, PodCounters};
-use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record, State};
+use model::{Assigned, Attachment, InterfaceAddress, PortMapping, Record, State};
 use planner::DefaultState;
 use steps::PodSide;
 
-use crate::http::limits;
+use crate::http::{limits, names};
 use crate::process::sandbox;
 use crate::telemetry::rates::Rates;
 use crate::version::BUILD;
@@ -50,6 +50,7 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature])
         shaper: shaper(status.shaper),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
         degraded: status.degraded.iter().map(degraded).collect(),
+        losses: Vec::new(),
         operations: Vec::new(),
         features: features.iter().map(feature).collect(),
         sandbox: Some(sandbox::view()),
@@ -192,7 +193,7 @@ pub(crate) fn attachment(
         container_id: attachment.key.container_id.to_string(),
         ifname: attachment.key.ifname.to_string(),
         netns: attachment.netns.path.to_string(),
-        pod: attachment.pod.as_ref().map(pod),
+        pod: attachment.pod.as_ref().map(names::pod),
         host_link: attachment.host_link().to_string(),
         bridge: attachment.bridge.to_string(),
         mac: attachment.mac.to_string(),
@@ -210,7 +211,7 @@ pub(crate) fn attachment(
             measured.and_then(|measured| measured.pods.get(&attachment.slot)),
             rates.get(&attachment.slot).copied().unwrap_or_default(),
         ),
-        counters: measured.map(|measured| pod_counters(measured.pods.get(&attachment.slot))),
+        counters: measured.map(|measured| pod_counters(measured, attachment.slot)),
     }
 }
 
@@ -235,13 +236,6 @@ fn own_address(own: &InterfaceAddress) -> AddressView {
     AddressView {
         address: own.to_string(),
         gateway: None,
-    }
-}
-
-pub(crate) fn pod(pod: &PodName) -> PodView {
-    PodView {
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
     }
 }
 
@@ -298,9 +292,15 @@ pub(crate) fn hostport(mapping: &PortMapping, owner: &str) -> HostportView {
     }
 }
 
-fn pod_counters(counters: Option<&PodCounters>) -> CounterView {
+fn pod_counters(measured: &Measured, slot: u32) -> CounterView {
     let mut view = CounterView::default();
-    add(&mut view, &counters.copied().unwrap_or_default());
+    if let Some(counters) = measured.pods.get(&slot) {
+        add(&mut view, counters);
+    }
+    let drops = measured.pod_drops.get(&slot).into_iter().flatten();
+    view.drops = drops
+        .map(|(reason, packets)| (reason.name().to_owned(), *packets))
+        .collect();
     view
 }
 

@@ -1,11 +1,12 @@
 //! Background tasks of the agent: sweeps the flow table, executes spooled DELs, and reconciles
 //! records and kernel when links, addresses, routes or foreign rules change, and periodically.
 
-use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, thread};
 
-use kernel::{Change, Changes, RuleChanges};
+use kernel::{Change, Changes, EventReporter, RuleChanges};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
@@ -27,6 +28,9 @@ const MIN_DELAY: Duration = Duration::from_millis(20);
 /// Interval between two reads of foreign rules whose changes are not notified.
 const RULES_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Bytes of the stack of the thread that reports events.
+const STACK: usize = 128 * 1024;
+
 /// Starts the background tasks; they end with the runtime.
 pub(crate) fn start(app: Arc<App>) -> io::Result<()> {
     let changes = Changes::open()?;
@@ -36,6 +40,34 @@ pub(crate) fn start(app: Arc<App>) -> io::Result<()> {
         tokio::spawn(follow_rules(Arc::clone(&app), rules));
     }
     tokio::spawn(run(app, changes));
+    Ok(())
+}
+
+/// Starts the thread that reports changes of routes and neighbours to the programs. Not a task of
+/// the runtime: reports must not wait for anything else. Without it, programs look routes up more
+/// often.
+pub(crate) fn report_events(bpffs: &Path) {
+    if let Err(error) = start_reporter(bpffs) {
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "cannot report route changes: cached verdicts follow a change after ten jiffies"
+        );
+    }
+}
+
+fn start_reporter(bpffs: &Path) -> anyhow::Result<()> {
+    let mut reporter = EventReporter::open(bpffs)?;
+    let report = move || {
+        let Err(error) = reporter.run();
+        tracing::warn!(
+            %error,
+            "reports of route changes stopped: cached verdicts follow a change after ten jiffies"
+        );
+    };
+    thread::Builder::new()
+        .name("events".to_owned())
+        .stack_size(STACK)
+        .spawn(report)?;
     Ok(())
 }
 

@@ -99,8 +99,8 @@ mod tests {
 
     use engine::{Engine, Settings};
     use kernel::fake::Fake;
-    use kernel::{Kernel, Measured, ObserveError, StepError};
-    use steps::{Observed, Scope, Step};
+    use kernel::{Kernel, Measured, Observe, ObserveError, StepError};
+    use steps::{Question, Step};
     use store::Store;
     use tokio::time::timeout;
 
@@ -113,11 +113,16 @@ mod tests {
         never: Receiver<()>,
     }
 
-    impl Kernel for Stuck {
-        fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
-            self.fake.observe(scope)
+    impl<Q: Question> Observe<Q> for Stuck
+    where
+        Fake: Observe<Q>,
+    {
+        fn observe(&mut self, question: &Q) -> Result<Q::Answer, ObserveError> {
+            self.fake.observe(question)
         }
+    }
 
+    impl Kernel for Stuck {
         fn execute(&mut self, step: &Step) -> Result<(), StepError> {
             if *step == Step::Sweep {
                 self.reached.send(()).unwrap();

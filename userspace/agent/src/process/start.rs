@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::{Context, Error, Result};
 use engine::{Engine, Settings};
 use kernel::{Feature, Host, HostOptions, Kernel, NodeCgroup};
-use steps::Scope;
+use steps::NodeQuery;
 use store::{Store, StoreError};
 
 use crate::clock;
@@ -81,11 +81,13 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         Some(entries) => entries,
         None => planner::flow_entries(kernel::memory().context("cannot read the memory size")?),
     };
+    let cpus = kernel::possible_cpus().context("cannot count the CPUs")?;
     let mut host = Host::open(&HostOptions {
         cgroup,
         bpffs: config.bpffs.clone(),
         object: bpf_object::find(config.datapath_object.clone())?,
         flow_entries,
+        cache_entries: planner::cache_entries(flow_entries, cpus),
     })?;
     for (hook, reason) in host.unavailable() {
         let lost = if *hook == steps::SocketHook::Pace {
@@ -122,7 +124,7 @@ fn replace_damaged_records(
     damage: StoreError,
 ) -> Result<Store> {
     let sysctls = BTreeSet::new();
-    let live_pod_links = planner::live_pod_links(&host.observe(&Scope::Node { sysctls })?);
+    let live_pod_links = planner::live_pod_links(&host.observe(&NodeQuery { sysctls })?);
     if live_pod_links.is_empty() {
         let (store, aside) = Store::replace(records)?;
         tracing::error!(

@@ -62,6 +62,14 @@ struct PodDirection {
     direction: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PodReason {
+    network: String,
+    container: String,
+    ifname: String,
+    reason: &'static str,
+}
+
 impl PodDirection {
     fn of(key: &AttachmentKey, direction: &'static str) -> Self {
         Self {
@@ -120,6 +128,7 @@ impl Metrics {
         of_status(&mut registry, status);
         of_drops(&mut registry, measured);
         of_pods(&mut registry, records, measured);
+        of_pod_drops(&mut registry, records, measured);
         of_limits(&mut registry, records, measured);
         let mut text = String::new();
         encode(&mut text, &registry)?;
@@ -230,6 +239,30 @@ fn of_pods(registry: &mut Registry, records: &[Record], measured: &Measured) {
         "Bytes from (egress) and to (ingress) the pod",
         bytes,
     );
+}
+
+/// Registers the drops of pods; reasons that never occurred have no series.
+fn of_pod_drops(registry: &mut Registry, records: &[Record], measured: &Measured) {
+    let packets: Family<PodReason, Counter> = Family::default();
+    for record in records {
+        let attachment = &record.attachment;
+        let drops = measured
+            .pod_drops
+            .get(&attachment.slot)
+            .into_iter()
+            .flatten();
+        for (reason, count) in drops {
+            let labels = PodReason {
+                network: attachment.key.network.to_string(),
+                container: attachment.key.container_id.to_string(),
+                ifname: attachment.key.ifname.to_string(),
+                reason: reason.name(),
+            };
+            packets.get_or_create(&labels).inc_by(*count);
+        }
+    }
+    let help = "Dropped packets from and to the pod by drop reason";
+    registry.register("pod_drops", help, packets);
 }
 
 /// Names and help texts of the counters of limits.
@@ -408,6 +441,7 @@ mod tests {
         };
         let measured = Measured {
             pods: [(5, counters)].into(),
+            pod_drops: [(5, [(abi::DropReason::RateLimit, 3)].into())].into(),
             ..Measured::default()
         };
         let text = Metrics::default()
@@ -425,9 +459,18 @@ mod tests {
             format!("viaduct_limit_passed_bytes_total{way} 9"),
             format!("viaduct_limit_dropped_total{way} 3"),
             format!("viaduct_limit_marked_total{way} 2"),
+            format!(
+                "viaduct_pod_drops_total{} 3",
+                way.replace("direction=\"egress", "reason=\"rate-limit")
+            ),
         ] {
             assert!(text.contains(&line), "{line} is not in\n{text}");
         }
+        assert_eq!(
+            text.matches("viaduct_pod_drops_total{").count(),
+            1,
+            "{text}"
+        );
         let ingress = way.replace("egress", "ingress");
         assert!(!text.contains(&format!("viaduct_limit_bits_per_second{ingress}")));
     }

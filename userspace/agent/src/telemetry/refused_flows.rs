@@ -2,7 +2,7 @@
 //! the reason, its packets are dropped.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abi::DropReason;
 use api::EventOutcome;
@@ -48,17 +48,22 @@ impl RefusedFlows {
     }
 }
 
-/// Emits events for refused flows every [`POLL_INTERVAL`]. Ends with the runtime.
+/// Reads the counters every [`POLL_INTERVAL`]: emits events for refused flows, and adds a sample to
+/// the losses of pods. Ends with the runtime.
 pub(crate) async fn poll(app: Arc<App>) {
     let mut refused_flows = RefusedFlows::default();
     let mut tick = interval(POLL_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        if let Ok(measured) = app.handle.measure().await {
-            for event in refused_flows.increases(&measured) {
-                app.events.emit(event);
-            }
+        let Ok(measured) = app.handle.measure().await else {
+            continue;
+        };
+        for event in refused_flows.increases(&measured) {
+            app.events.emit(event);
+        }
+        if let Ok(records) = app.handle.attachments().await {
+            app.losses.sample(&measured, &records, Instant::now());
         }
     }
 }

@@ -44,6 +44,8 @@ fn web() -> AttachmentView {
         counters: Some(CounterView {
             rx_packets: 1_234_567,
             tx_packets: 89,
+            rx_dropped: 3,
+            tx_dropped: 650,
             ..CounterView::default()
         }),
         ..AttachmentView::default()
@@ -132,6 +134,7 @@ fn healthy() -> Status {
             cni: Vec::new(),
         },
         uptime_seconds: 93_784,
+        losses: Vec::new(),
         flow_entries: 131_072,
         flow_entries_wanted: 131_072,
         bypass: BypassView {

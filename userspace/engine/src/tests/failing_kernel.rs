@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kernel::fake::{Errno, Fake};
-use kernel::{Kernel, Measured, ObserveError, StepError};
-use steps::{Observed, Scope, Step};
+use kernel::{Kernel, Measured, Observe, ObserveError, StepError};
+use steps::{Question, Step};
 
 /// Injected failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,14 +83,19 @@ pub(super) fn survive<T>(part: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(part)).ok()
 }
 
-impl Kernel for FailingKernel {
-    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
+impl<Q: Question> Observe<Q> for FailingKernel
+where
+    Fake: Observe<Q>,
+{
+    fn observe(&mut self, question: &Q) -> Result<Q::Answer, ObserveError> {
         let call = "observe".to_owned();
         self.call()
             .map_err(|source| ObserveError { call, source })?;
-        self.fake.observe(scope)
+        self.fake.observe(question)
     }
+}
 
+impl Kernel for FailingKernel {
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
         let call = step.to_string();
         self.call().map_err(|source| StepError { call, source })?;

@@ -340,7 +340,7 @@ fn published_ports_are_in_the_reserved_ports_sysctl_until_unpublished() {
     node.fake.set_sysctl(KEY, "7000");
     let value = |node: &Node| {
         let sysctls = node.fake.snapshot().sysctls;
-        sysctls[&steps::SysctlKey(KEY.to_owned())].clone()
+        sysctls[&steps::SysctlKey(KEY.to_owned())].clone().unwrap()
     };
     let mut intents = Vec::new();
     for (container, port) in [("a", 8080), ("b", 8081)] {

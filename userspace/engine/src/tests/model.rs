@@ -200,8 +200,7 @@ impl World {
         if self
             .node
             .fake
-            .snapshot()
-            .netns
+            .namespaces()
             .contains_key(&path.parse().unwrap())
         {
             self.node.fake.remove_netns(&path);

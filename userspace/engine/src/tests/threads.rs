@@ -2,8 +2,8 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use kernel::{Kernel, Measured, ObserveError, StepError};
-use steps::{Scope, Step};
+use kernel::{Kernel, Measured, Observe, ObserveError, StepError};
+use steps::{Question, Step};
 use tokio::runtime::Builder;
 
 use super::*;
@@ -17,11 +17,16 @@ struct Gate {
     permits: Receiver<()>,
 }
 
-impl Kernel for Gate {
-    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
-        self.fake.observe(scope)
+impl<Q: Question> Observe<Q> for Gate
+where
+    Fake: Observe<Q>,
+{
+    fn observe(&mut self, question: &Q) -> Result<Q::Answer, ObserveError> {
+        self.fake.observe(question)
     }
+}
 
+impl Kernel for Gate {
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
         if (self.is_held)(step) {
             self.reached.send(()).unwrap();

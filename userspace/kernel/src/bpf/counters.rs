@@ -1,12 +1,13 @@
-//! Reads the datapath's counters, summed over all CPUs.
+//! Reads the datapath's counters, summed over all CPUs, and resets those of a slot for its next
+//! pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use abi::{Counters, Direction, DropCount, DropReason, Shaped};
-use aya::maps::{MapData, PerCpuArray};
+use aya::maps::{MapData, PerCpuArray, PerCpuValues};
 
-use crate::bpf::tables::{Tables, Wire};
+use crate::bpf::tables::{Tables, Wire, present, removed, written};
 use crate::error::io_error;
 use crate::{Measured, PodCounters};
 
@@ -20,7 +21,9 @@ pub(crate) fn measure(tables: &Tables) -> io::Result<Measured> {
         let (_, interface) = entry.map_err(|error| io_error(&error))?;
         let slot = interface.0.pod;
         measured.pods.insert(slot, pod(tables, slot)?);
+        measured.pod_drops.insert(slot, pod_drops(tables, slot)?);
     }
+    measured.pod_drops.insert(0, pod_drops(tables, 0)?);
     for reason in DropReason::ALL {
         let total = sum(&tables.drops, reason as u32, |total: DropCount, one| {
             DropCount {
@@ -34,6 +37,32 @@ pub(crate) fn measure(tables: &Tables) -> io::Result<Measured> {
     }
     measured.flow_entries = flow_entries(tables)?;
     Ok(measured)
+}
+
+/// Reads the drops of a slot by reason, without zeros.
+fn pod_drops(tables: &Tables, slot: u32) -> io::Result<BTreeMap<DropReason, u64>> {
+    let row = present(tables.pod_drops.get(&slot, 0))?;
+    let drops = row.map(|row| row.0).unwrap_or_default();
+    let by_reason = DropReason::ALL.into_iter().filter_map(|reason| {
+        let count = drops.reasons.get(reason as usize)?;
+        (count.packets != 0).then_some((reason, count.packets))
+    });
+    Ok(by_reason.collect())
+}
+
+/// Sets the counters of a slot to zero, if `pod`, which is about to be written, is another one than
+/// before. A free slot has no drop counters.
+pub(crate) fn start(tables: &mut Tables, slot: u32, pod: &abi::Pod) -> io::Result<()> {
+    let before = (tables.pods.get(&slot, 0)).map_err(|error| io_error(&error))?;
+    if before.0.generation == pod.generation && pod.interface != 0 {
+        return Ok(());
+    }
+    let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
+    let zeros = || PerCpuValues::try_from(vec![Wire(Counters::default()); cpus]);
+    for direction in [Direction::Egress, Direction::Ingress] {
+        written(tables.counters.set(row(slot, direction), zeros()?, 0))?;
+    }
+    removed(tables.pod_drops.remove(&slot))
 }
 
 /// Returns the number of flow entries: exact below [`COUNTED`], else the result of the last sweep.
@@ -54,18 +83,22 @@ pub(crate) fn sent(tables: &Tables, slots: &BTreeSet<u32>) -> io::Result<BTreeMa
 }
 
 fn of_pod(tables: &Tables, slot: u32, direction: Direction) -> io::Result<Counters> {
-    sum(&tables.counters, slot * 2 + direction as u32, add)
+    sum(&tables.counters, row(slot, direction), add)
 }
 
 fn pod(tables: &Tables, slot: u32) -> io::Result<PodCounters> {
     let of = |direction| of_pod(tables, slot, direction);
-    let shaped = |direction| sum(&tables.shaped, slot * 2 + direction as u32, add_shaped);
+    let shaped = |direction| sum(&tables.shaped, row(slot, direction), add_shaped);
     Ok(PodCounters {
         egress: of(Direction::Egress)?,
         ingress: of(Direction::Ingress)?,
         shaped_egress: shaped(Direction::Egress)?,
         shaped_ingress: shaped(Direction::Ingress)?,
     })
+}
+
+const fn row(slot: u32, direction: Direction) -> u32 {
+    slot * 2 + direction as u32
 }
 
 fn add_shaped(total: Shaped, one: Shaped) -> Shaped {

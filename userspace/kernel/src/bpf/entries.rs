@@ -8,7 +8,7 @@ use model::IfName;
 use steps::{Entries, Entry, EntryKey, LinkRef};
 
 use crate::bpf::tables::{Hash, Tables, Wire, prefix_key, present, removed, written};
-use crate::bpf::{batch, encoding, limits};
+use crate::bpf::{batch, counters, encoding, limits};
 use crate::error::io_error;
 use crate::netlink::ifindex::Names;
 
@@ -30,7 +30,9 @@ fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
     let names = &tables.names;
     match (key, entry) {
         (EntryKey::Pod(slot @ 1..), Entry::Pod { .. } | Entry::FreePod { .. }) => {
-            written(tables.pods.set(*slot, Wire(pod(names, entry)?), ANY))
+            let pod = pod(names, entry)?;
+            counters::start(tables, *slot, &pod)?;
+            written(tables.pods.set(*slot, Wire(pod), ANY))
         }
         (EntryKey::Limit(slot @ 1..), Entry::Limit { .. }) => limits::put(tables, *slot, entry),
         (EntryKey::Interface(link), Entry::Interface { slot, limited }) => {

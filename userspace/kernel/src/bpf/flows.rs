@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use abi::{Flow, PendingCounters, Tuple, maps};
-use aya::maps::{HashMap, Map, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData};
 use nix::time::{ClockId, clock_gettime};
 use steps::FlowTable;
 
@@ -63,15 +63,13 @@ impl FlowReader {
     /// Adds the pending counters: packets that the flow cache handled and that are not in the
     /// flow's entry yet.
     fn add_pending(&self, entries: &mut BTreeMap<Tuple, Flow>) -> io::Result<()> {
-        let map = self.map(maps::NOTED)?;
-        let pending: PerCpuArray<MapData, Wire<PendingCounters>> =
-            PerCpuArray::try_from(Map::PerCpuArray(map)).map_err(|error| io_error(&error))?;
-        for each in pending.iter() {
-            let each = each.map_err(|error| io_error(&error))?;
-            for Wire(pending) in each.iter().filter(|it| it.0.packets != 0) {
-                if let Some(flow) = entries.get_mut(&pending.key) {
-                    pending.add_to(flow);
-                }
+        let map = self.map(maps::PENDING)?;
+        let pending: Array<MapData, Wire<PendingCounters>> =
+            Array::try_from(Map::Array(map)).map_err(|error| io_error(&error))?;
+        let counted = |it: &(u32, Wire<PendingCounters>)| it.1.0.packets != 0;
+        for (_, Wire(pending)) in batch::list(&pending)?.into_iter().filter(counted) {
+            if let Some(flow) = entries.get_mut(&pending.key) {
+                pending.add_to(flow);
             }
         }
         Ok(())

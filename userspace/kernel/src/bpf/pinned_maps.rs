@@ -74,7 +74,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI, with their expected shapes.
-pub(crate) const MAPS: [PinnedMap; 29] = [
+pub(crate) const MAPS: [PinnedMap; 31] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::ClockEntry>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
@@ -110,6 +110,7 @@ pub(crate) const MAPS: [PinnedMap; 29] = [
         maps::COUNTERS_CAPACITY,
     ),
     map::<u32, abi::DropCount>(maps::DROPS, MapType::PerCpuArray, maps::DROP_REASONS),
+    map::<u32, abi::PodDrops>(maps::POD_DROPS, MapType::Hash, maps::POD_DROPS_CAPACITY),
     map::<u32, abi::Limit>(maps::LIMITS, MapType::Array, maps::LIMITS_CAPACITY),
     map::<(u32, abi::ShapedSubnetKey), u32>(maps::PEERS, MapType::LpmTrie, maps::PEERS_CAPACITY),
     map::<u32, abi::Bucket>(maps::BUCKETS, MapType::Array, maps::LIMITS_CAPACITY),
@@ -123,7 +124,8 @@ pub(crate) const MAPS: [PinnedMap; 29] = [
         MapType::Array,
         maps::EPOCHS_OF_FLOWS + maps::SHARDS,
     ),
-    map::<u32, abi::PendingCounters>(maps::NOTED, MapType::PerCpuArray, maps::NOTED_CAPACITY),
+    map::<u32, abi::Events>(maps::EVENTS, MapType::Array, 1),
+    map::<u32, abi::PendingCounters>(maps::PENDING, MapType::Array, ANY_NUMBER),
 ];
 
 /// Returns whether a pinned map has the shape of the ABI's map of this name.

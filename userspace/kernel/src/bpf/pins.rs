@@ -9,7 +9,7 @@
 //! <bpffs>/v<ABI version>/programs/<digest>/<program>
 //! ```
 
-use std::fs::{DirBuilder, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,9 @@ use crate::bpf::tables::Tables;
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
 use crate::netlink::clsact;
 use crate::netlink::socket::Netlink;
+
+/// Maps of earlier agents of this ABI version: no program uses them any more.
+const RETIRED: [&str; 1] = ["NOTED"];
 
 /// Returns the directory of this ABI version's pins.
 pub(crate) fn version(bpffs: &Path) -> PathBuf {
@@ -84,12 +87,17 @@ impl Pins {
     /// Returns the number of entries of the pinned flow table, else of the older version's; `None`
     /// where none is pinned.
     pub(crate) fn flow_entries(&self) -> Result<Option<u32>, OpenError> {
-        let path = self.map(maps::FLOWS);
         let older = self.older_flows.as_ref().map(OlderFlows::capacity);
+        Ok(self.capacity(maps::FLOWS)?.or(older))
+    }
+
+    /// Returns the number of entries of a pinned map; `None` where none is pinned.
+    pub(crate) fn capacity(&self, name: &str) -> Result<Option<u32>, OpenError> {
+        let path = self.map(name);
         match MapInfo::from_pin(&path) {
             Ok(info) => Ok(Some(info.max_entries())),
             Err(error) => match io_error(&error) {
-                error if error.kind() == io::ErrorKind::NotFound => Ok(older),
+                error if error.kind() == io::ErrorKind::NotFound => Ok(None),
                 error => Err(Failed::new(format!("open {}", path.display()), error).into()),
             },
         }
@@ -107,6 +115,12 @@ impl Pins {
     /// pins. All programs must be ours.
     pub(crate) fn finish_migration(&mut self, tables: &mut Tables) -> io::Result<()> {
         self.copy_older_flows(tables)?;
+        for name in RETIRED {
+            match fs::remove_file(self.map(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
         let removed = self.older_flows.take().map_or(Ok(()), OlderFlows::remove);
         crash::point_at("remove-old-pins");
         removed
@@ -150,11 +164,11 @@ pub fn remove_pins(bpffs: &Path) -> Result<(), OpenError> {
     if is_bpffs(bpffs).attempt(call)? {
         let _lock = lock(bpffs)?;
         detach_filters()?;
-        for entry in std::fs::read_dir(bpffs).attempt(call)? {
+        for entry in fs::read_dir(bpffs).attempt(call)? {
             let path = entry.attempt(call)?.path();
             // A new BPF file system may contain files that the kernel made.
             if path.is_dir() {
-                std::fs::remove_dir_all(path).attempt(call)?;
+                fs::remove_dir_all(path).attempt(call)?;
             }
         }
         let parent = bpffs.parent().unwrap_or(bpffs);
@@ -163,7 +177,7 @@ pub fn remove_pins(bpffs: &Path) -> Result<(), OpenError> {
             umount2(bpffs, MntFlags::MNT_DETACH).attempt(call)?;
         }
     }
-    match std::fs::remove_dir(bpffs) {
+    match fs::remove_dir(bpffs) {
         // In the agent's unit the directory is a mount point below a read-only one: it stays empty.
         Err(error)
             if matches!(

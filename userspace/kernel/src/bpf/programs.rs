@@ -43,35 +43,53 @@ const CHECKSUM_FLAG: &str = "CSUM_F_IPV6";
 /// Constant of the object: whether [`Hook::UplinkOut`]'s program runs before foreign programs,
 /// which it does as a TCX link.
 const UPLINK_HANDOFF: &str = "UPLINK_HANDOFF";
+/// Constant of the object: the flow cache entries of each CPU.
+const CACHE_CAPACITY: &str = "CACHE_CAPACITY";
 /// Constant of the object: whether `bpf_redirect_peer` scrubs packets.
 const REDIRECT_PEER_SCRUBS: &str = "REDIRECT_PEER_SCRUBS";
 
 /// Constants of the object, with the values that the loader writes into them.
-pub(crate) type LoaderConstants = [(&'static str, u64); 3];
+pub(crate) type LoaderConstants = [(&'static str, u64); 4];
 
-/// Returns the constants for a kernel with these features.
-pub(crate) fn constants(probed: &Probed) -> LoaderConstants {
+/// Returns the constants for a kernel with these features, and these capacities.
+pub(crate) fn constants(probed: &Probed, capacities: Capacities) -> LoaderConstants {
     [
+        (CACHE_CAPACITY, capacities.cache_of_cpu.into()),
         (CHECKSUM_FLAG, probed.checksum_flag()),
         (UPLINK_HANDOFF, probed.has_tcx().into()),
         (REDIRECT_PEER_SCRUBS, probed.peers_scrub().into()),
     ]
 }
 
-/// Loads the object's maps, and reuses pinned ones. A new flow table gets `flow_entries` entries.
+/// Capacities of tables that depend on the machine, in entries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capacities {
+    /// Of the flow table.
+    pub(crate) flows: u32,
+    /// Of the flow cache of each CPU: a power of two.
+    pub(crate) cache_of_cpu: u32,
+    /// Number of CPUs that may come online.
+    pub(crate) cpus: u32,
+}
+
+/// Loads the object's maps, and reuses pinned ones. New ones get these capacities.
 pub(crate) fn load(
     object: &[u8],
     pins: &Pins,
     constants: &LoaderConstants,
-    flow_entries: u32,
+    capacities: Capacities,
 ) -> Result<Ebpf, OpenError> {
     let mut loader = EbpfLoader::new();
     for (name, value) in constants {
         loader.override_global(name, value, true);
     }
+    let cached = capacities.cache_of_cpu.saturating_mul(capacities.cpus);
     loader
-        .map_max_entries(abi::maps::FLOWS, flow_entries)
-        .map_max_entries(abi::maps::TURNS, flow_entries);
+        .map_max_entries(abi::maps::FLOWS, capacities.flows)
+        .map_max_entries(abi::maps::TURNS, capacities.flows)
+        .map_max_entries(abi::maps::PENDING, cached)
+        .map_max_entries(FLOW_CACHE, cached)
+        .map_max_entries(CACHE_TAGS, cached / TAGS_IN_WORD);
     loader.btf(None).default_map_pin_directory(pins.maps());
     for map in &MAPS {
         loader.map_pin_path(map.name, pins.map(map.name));
@@ -82,8 +100,12 @@ pub(crate) fn load(
     })
 }
 
-/// Name of the flow cache's map. Only classifier programs use it, and it takes most of the memory.
-const SHORTCUTS: &str = "SHORTCUTS";
+/// Names of the flow cache's maps. Only classifier programs use them, and they take most of the
+/// memory.
+const FLOW_CACHE: &str = "FLOW_CACHE";
+const CACHE_TAGS: &str = "CACHE_TAGS";
+/// Flow cache entries whose tags are in one element of the map of tags.
+const TAGS_IN_WORD: u32 = 4;
 
 /// The loaded classifier programs, and the directory of their pinned links.
 pub(crate) struct Programs {
@@ -102,7 +124,8 @@ impl Programs {
         cache: &ProgramCache<'_>,
     ) -> Result<Self, OpenError> {
         let cached = if let Some(cached) = cache.take(&PROGRAMS) {
-            drop(object.take_map(SHORTCUTS));
+            drop(object.take_map(FLOW_CACHE));
+            drop(object.take_map(CACHE_TAGS));
             cached
         } else {
             verify(&mut object)?;

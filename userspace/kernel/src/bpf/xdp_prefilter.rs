@@ -16,7 +16,7 @@ use aya::programs::links::FdLink;
 use aya::programs::xdp::XdpMode;
 use model::IfName;
 use nix::errno::Errno;
-use steps::{AttachedPrefilter, Link};
+use steps::{AttachedPrefilter, NodeLink};
 
 use crate::bpf::pinned_link;
 use crate::bpf::pins::Pins;
@@ -59,7 +59,7 @@ impl XdpPrefilters {
     /// Returns the prefilters of `links`. Only links whose index is in `pinned` are read.
     pub(crate) fn observe(
         &self,
-        links: &BTreeMap<IfName, Link>,
+        links: &BTreeMap<IfName, NodeLink>,
         pinned: &BTreeSet<u32>,
     ) -> io::Result<BTreeMap<IfName, AttachedPrefilter>> {
         let mut attached = BTreeMap::new();

@@ -1,114 +1,153 @@
-//! Observation of the in-memory kernel: returns for each scope what the real kernel returns.
+//! Answers of the in-memory kernel: to each question what the real kernel returns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use model::{IfName, InterfaceAddress, Netns, NetnsPath};
-use steps::{AttachmentQuery, Link, LinkKind, Observed, RouteEntry, Scope};
+use steps::{
+    AddressQuery, AttachmentNetns, AttachmentQuery, CheckFacts, CheckQuery, ForwardTables,
+    ForwardingQuery, Hook, HostSideQuery, Link, LinkKind, NetnsInside, NetnsQuery, NodeQuery,
+    Observed, ObservedAttachment, ObservedHostSide, ObservedNetns, ObservedSettings, PortQuery,
+    PortReservations, PortUserQuery, PortUsers, Question, RouteEntry, SettingsQuery, SysctlKey,
+    SysctlQuery,
+};
 
 use super::world::{MAIN, World, netns};
 
+/// Answers one kind of question.
+pub(super) trait Answer<Q: Question> {
+    fn answer(&self, question: &Q) -> Q::Answer;
+}
+
+impl Answer<NodeQuery> for World {
+    fn answer(&self, question: &NodeQuery) -> Observed {
+        Observed {
+            links: self.links.clone(),
+            routes: self.all_routes(),
+            sysctls: self.chosen_sysctls(&question.sysctls),
+            entries: self.seen_entries(),
+            socket_hooks: self.sockets.clone(),
+            xdp_prefilters: self.prefilters.clone(),
+            heeds_departure: false,
+            port_reservations: self.in_force(),
+            flow_entries: abi::maps::FLOWS_CAPACITY,
+            foreign_rules: BTreeSet::new(),
+            netfilter: self.netfilter.clone(),
+            routes_by_port: false,
+            has_unseen_sockets: (self.facts.cgroup.as_ref())
+                .is_some_and(steps::CgroupCoverage::is_partial),
+            conntrack_entries: 0,
+        }
+    }
+}
+
+impl Answer<CheckQuery> for World {
+    fn answer(&self, question: &CheckQuery) -> CheckFacts {
+        self.check_facts(question)
+    }
+}
+
+impl Answer<SysctlQuery> for World {
+    fn answer(&self, question: &SysctlQuery) -> BTreeMap<SysctlKey, Option<String>> {
+        self.chosen_sysctls(&question.0)
+    }
+}
+
+impl Answer<NetnsQuery> for World {
+    fn answer(&self, question: &NetnsQuery) -> ObservedNetns {
+        let links = self.links.iter();
+        let links = links.filter(|(name, _)| question.links.contains(*name));
+        ObservedNetns {
+            links: links
+                .map(|(name, link)| (name.clone(), link.link.clone()))
+                .collect(),
+            inside: self.netns_at(&question.path).map(|netns| NetnsInside {
+                netns,
+                pod: self.pod(&question.path, &question.ifname),
+            }),
+        }
+    }
+}
+
+impl Answer<AttachmentQuery> for World {
+    fn answer(&self, question: &AttachmentQuery) -> ObservedAttachment {
+        let path = &question.netns.path;
+        ObservedAttachment {
+            host: self.host_side(question),
+            netns: match self.netns_at(path) {
+                None => AttachmentNetns::Missing,
+                Some(netns) if netns != question.netns => AttachmentNetns::Replaced,
+                Some(_) => AttachmentNetns::Same {
+                    pod: self.pod(path, &question.key.ifname),
+                },
+            },
+        }
+    }
+}
+
+impl Answer<HostSideQuery> for World {
+    fn answer(&self, question: &HostSideQuery) -> ObservedHostSide {
+        self.host_side(&question.0)
+    }
+}
+
+impl Answer<AddressQuery> for World {
+    fn answer(&self, question: &AddressQuery) -> BTreeSet<IpAddr> {
+        self.own_addresses(&question.0)
+    }
+}
+
+impl Answer<PortQuery> for World {
+    fn answer(&self, _: &PortQuery) -> PortReservations {
+        self.in_force()
+    }
+}
+
+impl Answer<ForwardingQuery> for World {
+    fn answer(&self, _: &ForwardingQuery) -> ForwardTables {
+        self.forwarding.clone()
+    }
+}
+
+impl Answer<PortUserQuery> for World {
+    fn answer(&self, question: &PortUserQuery) -> PortUsers {
+        self.observe_port_users(&question.reservations, question.process)
+    }
+}
+
+impl Answer<SettingsQuery> for World {
+    fn answer(&self, question: &SettingsQuery) -> Option<ObservedSettings> {
+        Some(ObservedSettings {
+            netns: self.netns_at(&question.path)?,
+            settings: self.settings(&question.path, &question.ifname)?,
+        })
+    }
+}
+
 impl World {
-    pub(super) fn observe(&self, scope: &Scope) -> Observed {
-        match scope {
-            Scope::Node { sysctls } => Observed {
-                links: self.links.clone(),
-                routes: self.all_routes(),
-                sysctls: self.chosen_sysctls(sysctls),
-                entries: self.seen_entries(),
-                port_reservations: self.in_force(),
-                xdp_prefilters: self.prefilters.clone(),
-                socket_hooks: self.sockets.clone(),
-                netfilter: self.netfilter.clone(),
-                has_unseen_sockets: (self.facts.cgroup.as_ref())
-                    .is_some_and(steps::CgroupCoverage::is_partial),
-                flow_entries: abi::maps::FLOWS_CAPACITY,
-                ..Observed::default()
-            },
-            Scope::Checks(query) => Observed {
-                checks: self.check_facts(query),
-                ..Observed::default()
-            },
-            Scope::Sysctls(keys) => Observed {
-                sysctls: self.chosen_sysctls(keys),
-                ..Observed::default()
-            },
-            Scope::Netns {
-                path,
-                ifname,
-                links,
-            } => Observed {
-                links: self.chosen_links(links),
-                netns: self.one_netns(path),
-                pod: self.pod(path, ifname),
-                ..Observed::default()
-            },
-            Scope::Attachment(query) => self.observe_attachment(query),
-            Scope::Outside(query) => self.observe_outside(query),
-            Scope::Settings { path, ifname, .. } => Observed {
-                netns: self.one_netns(path),
-                settings: self.settings(path, ifname),
-                ..Observed::default()
-            },
-            Scope::Forwarding => Observed {
-                forwarding: self.forwarding.clone(),
-                ..Observed::default()
-            },
-            Scope::Addresses(addresses) => Observed {
-                own_addresses: self.own_addresses(addresses),
-                ..Observed::default()
-            },
-            Scope::Ports => Observed {
-                port_reservations: self.in_force(),
-                ..Observed::default()
-            },
-            Scope::PortUsers {
-                reservations,
-                process,
-            } => self.observe_port_users(reservations, *process),
-        }
-    }
-
-    fn observe_attachment(&self, query: &AttachmentQuery) -> Observed {
-        let netns = self.one_netns(&query.netns.path);
-        let same = netns.values().any(|netns| *netns == query.netns);
-        let pod = self.pod(&query.netns.path, &query.key.ifname);
-        Observed {
-            netns,
-            pod: pod.filter(|_| same),
-            ..self.observe_outside(query)
-        }
-    }
-
-    fn observe_outside(&self, query: &AttachmentQuery) -> Observed {
-        Observed {
-            links: self.chosen_links(&query.links),
+    fn host_side(&self, query: &AttachmentQuery) -> ObservedHostSide {
+        let link = |name: &IfName| -> Option<Link> {
+            let link = self.links.get(name)?;
+            Some(link.link.clone())
+        };
+        let hooks = self.links.get(&query.host_link).into_iter();
+        let hooks = hooks
+            .filter(|link| link.kind != LinkKind::Bridge)
+            .flat_map(|link| link.hooks.iter().copied());
+        ObservedHostSide {
+            host_link: link(&query.host_link),
+            hooks: hooks
+                .filter(|hook| hook.is_of_pods() && *hook != Hook::FromBusyPod)
+                .collect(),
+            bridge: link(&query.bridge),
             entries: self.entries_of(&query.entries),
             port_reservations: self.held_for(&query.reservations),
-            ..Observed::default()
         }
     }
 
-    fn chosen_links(&self, names: &BTreeSet<IfName>) -> BTreeMap<IfName, Link> {
-        self.links
-            .iter()
-            .filter(|(name, _)| names.contains(*name))
-            .map(|(name, link)| {
-                let mut link = link.clone();
-                link.addresses.clear();
-                link.avoided.clear();
-                link.mac_is_set = false;
-                link.hooks.retain(|hook| hook.is_of_pods());
-                (name.clone(), link)
-            })
-            .collect()
-    }
-
-    fn one_netns(&self, path: &NetnsPath) -> BTreeMap<NetnsPath, Netns> {
+    fn netns_at(&self, path: &NetnsPath) -> Option<Netns> {
         let inode = self.paths.get(path).copied();
-        inode
-            .map(|inode| (path.clone(), netns(path.clone(), inode)))
-            .into_iter()
-            .collect()
+        inode.map(|inode| netns(path.clone(), inode))
     }
 
     /// Returns the added routes and the subnet routes of addresses.

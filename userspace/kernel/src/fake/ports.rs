@@ -8,8 +8,7 @@ use std::io;
 
 use nix::errno::Errno;
 use steps::{
-    Observed, PortLeave, PortReservation, PortReservations, PortUsers, ReservationOwner,
-    ReservedBy, Step,
+    PortLeave, PortReservation, PortReservations, PortUsers, ReservationOwner, ReservedBy, Step,
 };
 
 use super::world::World;
@@ -113,7 +112,7 @@ impl World {
         &self,
         reservations: &BTreeSet<PortReservation>,
         process: u32,
-    ) -> Observed {
+    ) -> PortUsers {
         let all = self.in_force().into_iter();
         let holders = |reservation: &PortReservation| {
             let found = self.conflicting_process(*reservation);
@@ -122,16 +121,13 @@ impl World {
                 .into_iter()
                 .collect()
         };
-        Observed {
+        PortUsers {
             port_reservations: all.filter(|(one, _)| reservations.contains(one)).collect(),
-            port_users: PortUsers {
-                holders: reservations
-                    .iter()
-                    .map(|one| (*one, holders(one)))
-                    .collect(),
-                exists: !self.ended.contains(&process),
-            },
-            ..Observed::default()
+            holders: reservations
+                .iter()
+                .map(|one| (*one, holders(one)))
+                .collect(),
+            exists: !self.ended.contains(&process),
         }
     }
 

@@ -51,11 +51,12 @@ impl World {
         self.sysctls.insert(key, value.to_owned());
     }
 
-    pub(super) fn chosen_sysctls(&self, keys: &BTreeSet<SysctlKey>) -> BTreeMap<SysctlKey, String> {
-        self.sysctls
-            .iter()
-            .filter(|(key, _)| keys.contains(*key))
-            .map(|(key, value)| (key.clone(), value.clone()))
+    pub(super) fn chosen_sysctls(
+        &self,
+        keys: &BTreeSet<SysctlKey>,
+    ) -> BTreeMap<SysctlKey, Option<String>> {
+        keys.iter()
+            .map(|key| (key.clone(), self.sysctls.get(key).cloned()))
             .collect()
     }
 }

@@ -12,11 +12,12 @@ use planner::{
     AttachContext, Finding, NodeIntent, Plan, Reason, Records, Refusal, Repair, attachment_query,
 };
 use steps::{
-    BridgeSpec, Entry, EntryKey, Hook, LinkKind, LinkRef, Observed, Scope, Step, VethSpec,
+    BridgeSpec, Entry, EntryKey, Hook, LinkKind, LinkRef, NetnsQuery, NodeQuery, Observed, Step,
+    VethSpec,
 };
 
 use super::{Errno, Fake, parse};
-use crate::{Kernel as _, StepError};
+use crate::{Kernel as _, Observe as _, StepError};
 
 const BOOT: &str = "boot-1";
 /// One plan, and one that opens the uplinks whose programs it has attached.
@@ -53,9 +54,9 @@ impl Node {
 
     fn observe(&mut self) -> Observed {
         let sysctls = BTreeSet::new();
-        let observed = self.fake.observe(&Scope::Node { sysctls }).unwrap();
+        let observed = self.fake.observe(&NodeQuery { sysctls }).unwrap();
         let sysctls = planner::node_sysctls(&self.intent, &observed);
-        self.fake.observe(&Scope::Node { sysctls }).unwrap()
+        self.fake.observe(&NodeQuery { sysctls }).unwrap()
     }
 
     fn plan(&mut self) -> Plan {
@@ -103,12 +104,12 @@ impl Node {
 
     fn plan_add(&mut self, intent: &Intent) -> Result<(Attachment, Plan), Refusal> {
         let link = model::ManagedLink::of(&intent.key).name().clone();
-        let scope = Scope::Netns {
+        let query = NetnsQuery {
             path: intent.netns.clone(),
             ifname: intent.key.ifname.clone(),
             links: BTreeSet::from([link, intent.network.bridge.clone()]),
         };
-        let observed = self.fake.observe(&scope).unwrap();
+        let observed = self.fake.observe(&query).unwrap();
         self.generation += 1;
         let used: BTreeSet<u32> = self.records.values().map(|r| r.attachment.slot).collect();
         let context = AttachContext {
@@ -158,15 +159,13 @@ impl Node {
     }
 
     fn check(&mut self, attachment: &Attachment) -> Vec<String> {
-        let scope = Scope::Attachment(Box::new(attachment_query(attachment)));
-        let observed = self.fake.observe(&scope).unwrap();
+        let observed = self.fake.observe(&attachment_query(attachment)).unwrap();
         let differences = planner::check(attachment, &observed);
         differences.iter().map(ToString::to_string).collect()
     }
 
     fn plan_del(&mut self, attachment: &Attachment) -> Plan {
-        let scope = Scope::Attachment(Box::new(attachment_query(attachment)));
-        let observed = self.fake.observe(&scope).unwrap();
+        let observed = self.fake.observe(&attachment_query(attachment)).unwrap();
         planner::plan_detach(attachment, &observed)
     }
 

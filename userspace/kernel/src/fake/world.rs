@@ -10,8 +10,8 @@ use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use steps::{
     AttachedPrefilter, BridgeSpec, CheckFacts, Entries, ForwardTables, ForwardingStep, Link,
-    LinkKind, NetfilterState, NetfilterStep, PodSide, PodSpec, PortReservation, PortReservations,
-    RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
+    LinkKind, NetfilterState, NetfilterStep, NodeLink, PodSide, PodSpec, PortReservation,
+    PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -23,7 +23,7 @@ pub(super) const MAIN: u32 = 254;
 const DEVICE: u64 = 4;
 
 pub(super) struct World {
-    pub(super) links: BTreeMap<IfName, Link>,
+    pub(super) links: BTreeMap<IfName, NodeLink>,
     /// Added routes. The subnet routes of addresses are derived from the addresses.
     pub(super) routes: Vec<RouteEntry>,
     pub(super) sysctls: BTreeMap<SysctlKey, String>,
@@ -290,11 +290,11 @@ impl World {
         side.map(|_| ()).ok_or(Errno::ENODEV)
     }
 
-    pub(super) fn link(&self, name: &IfName) -> Result<&Link, Errno> {
+    pub(super) fn link(&self, name: &IfName) -> Result<&NodeLink, Errno> {
         self.links.get(name).ok_or(Errno::ENODEV)
     }
 
-    pub(super) fn link_mut(&mut self, name: &IfName) -> Result<&mut Link, Errno> {
+    pub(super) fn link_mut(&mut self, name: &IfName) -> Result<&mut NodeLink, Errno> {
         self.links.get_mut(name).ok_or(Errno::ENODEV)
     }
 
@@ -321,7 +321,6 @@ impl World {
             index,
             kind,
             mac: (!matches!(kind, LinkKind::Loopback | LinkKind::Raw)).then(|| Mac::local(low)),
-            mac_is_set: false,
             mtu: 1500,
             up: true,
             promiscuous: false,
@@ -330,12 +329,8 @@ impl World {
             hairpin: false,
             switching: steps::Switching::default(),
             alias: None,
-            addresses: Vec::new(),
-            avoided: BTreeSet::new(),
-            hooks: BTreeSet::new(),
-            outdated: BTreeSet::new(),
         };
-        self.links.insert(name, link);
+        self.links.insert(name, link.into());
         index
     }
 

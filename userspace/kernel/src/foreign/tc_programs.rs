@@ -9,7 +9,7 @@ use std::{fs, io};
 
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use model::IfName;
-use steps::{Hook, Link};
+use steps::{Hook, NodeLink};
 
 use crate::bpf::programs::ingress_index;
 use crate::netlink::socket::Netlink;
@@ -51,7 +51,7 @@ fn after_ours(all: &[ProgramInfo], ours: u32) -> impl Iterator<Item = &ProgramIn
 /// it.
 pub(crate) fn filters<'a>(
     netlink: &mut Netlink,
-    all: impl IntoIterator<Item = (&'a IfName, &'a Link)>,
+    all: impl IntoIterator<Item = (&'a IfName, &'a NodeLink)>,
 ) -> io::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for (name, link) in all {

@@ -5,7 +5,6 @@
     reason = "netlink's enums are open: unknown values are skipped"
 )]
 
-use std::collections::BTreeSet;
 use std::io;
 
 use model::{IfName, Mac, VlanId};
@@ -83,7 +82,6 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
             _ => LinkKind::Raw,
         },
         mac: None,
-        mac_is_set: false,
         mtu: 0,
         up: flags.contains(LinkFlags::Up),
         promiscuous: flags.contains(LinkFlags::Promisc),
@@ -92,10 +90,6 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
         hairpin: false,
         switching: Switching::default(),
         alias: None,
-        addresses: Vec::new(),
-        avoided: BTreeSet::new(),
-        hooks: BTreeSet::new(),
-        outdated: BTreeSet::new(),
     };
     for attribute in &message.attributes {
         match attribute {

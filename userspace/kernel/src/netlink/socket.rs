@@ -33,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Largest read of a dump (`netlink_dump` in `net/netlink/af_netlink.c`); other messages are
 /// smaller.
-const BUFFER: usize = 32 * 1024;
+pub(crate) const BUFFER: usize = 32 * 1024;
 
 /// Requests sent in one call: their answers must fit the receive buffer of the socket.
 const BATCH: usize = 32;

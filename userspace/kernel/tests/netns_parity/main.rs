@@ -13,14 +13,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use event::{AbstractStep, Event, any_event, steps_of_pod};
 use kernel::fake::Fake;
-use kernel::{Host, Kernel, Measured, ObserveError, StepError};
+use kernel::{Host, Kernel, Measured, Observe, ObserveError, StepError};
 use model::{Attachment, IfName, Netns};
 use nix::errno::Errno;
-use normalise::Names;
+use normalise::{Names, Seen, SeenPod};
 use planner::attachment_query;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use steps::{BridgeSpec, NetfilterState, NetfilterStep, Observed, Scope, Step, SysctlKey};
+use steps::{
+    BridgeSpec, HostSideQuery, NetfilterState, NetfilterStep, NetnsQuery, NodeQuery, PortQuery,
+    Question, Step, SysctlKey,
+};
 use support::*;
 
 /// Names of the pods' namespaces.
@@ -48,11 +51,16 @@ impl Real {
     }
 }
 
-impl Kernel for Real {
-    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
-        self.host().observe(scope)
+impl<Q: Question> Observe<Q> for Real
+where
+    Host: Observe<Q>,
+{
+    fn observe(&mut self, question: &Q) -> Result<Q::Answer, ObserveError> {
+        self.host().observe(question)
     }
+}
 
+impl Kernel for Real {
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
         self.host().execute(step)
     }
@@ -112,29 +120,34 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// Observes the kernel with all scopes, with indexes and namespaces normalised.
-    fn observe_all(&mut self) -> Vec<Observed> {
+    /// Asks the kernel all questions about the node and the pods, and normalises indexes and
+    /// namespaces.
+    fn observe_all(&mut self) -> Seen {
         let sysctls = BTreeSet::from([SysctlKey("net/ipv4/ip_forward".to_owned())]);
-        let mut scopes = vec![Scope::Node { sysctls }];
-        for (pod, netns) in self.pods.iter().enumerate() {
-            let query = Box::new(attachment_query(&self.attachment(pod)));
-            scopes.push(Scope::Outside(query.clone()));
-            scopes.push(Scope::Attachment(query));
-            scopes.push(Scope::Netns {
-                path: netns.path.clone(),
-                ifname: link("eth0"),
-                links: BTreeSet::from([link("cbr0"), link("none")]),
-            });
+        let node = self.kernel.observe(&NodeQuery { sysctls }).unwrap();
+        let names = Names::of(&node);
+        let pods = (0..self.pods.len()).map(|pod| {
+            let query = attachment_query(&self.attachment(pod));
+            SeenPod {
+                host_side: names
+                    .host_side(self.kernel.observe(&HostSideQuery(query.clone())).unwrap()),
+                attachment: names.attachment(self.kernel.observe(&query).unwrap()),
+                netns: names.netns(
+                    self.kernel
+                        .observe(&NetnsQuery {
+                            path: query.netns.path,
+                            ifname: link("eth0"),
+                            links: BTreeSet::from([link("cbr0"), link("none")]),
+                        })
+                        .unwrap(),
+                    &self.pods,
+                ),
+            }
+        });
+        Seen {
+            pods: pods.collect(),
+            node: names.node(node),
         }
-        let seen: Vec<_> = scopes
-            .iter()
-            .map(|scope| self.kernel.observe(scope).unwrap())
-            .collect();
-        let names = Names::of(&seen[0]);
-        let pods = &self.pods;
-        seen.into_iter()
-            .map(|seen| names.normalise(seen, pods))
-            .collect()
     }
 }
 
@@ -152,20 +165,14 @@ fn classify(result: Result<(), StepError>) -> &'static str {
 
 /// Brings the real kernel to the initial state of the in-memory one.
 fn clear(host: &mut Host) {
-    for entry in host
-        .observe(&Scope::Node {
-            sysctls: BTreeSet::new(),
-        })
-        .unwrap()
-        .entries
-    {
+    for entry in host.observe(&NodeQuery::default()).unwrap().entries {
         let (key, previous) = entry;
         host.execute(&Step::RemoveEntry { key, previous }).unwrap();
     }
     let previous = NetfilterState::Absent;
     let no_table = Step::Netfilter(Box::new(NetfilterStep::Remove { previous }));
     host.execute(&no_table).unwrap();
-    for (reservation, held) in host.observe(&Scope::Ports).unwrap().port_reservations {
+    for (reservation, held) in host.observe(&PortQuery).unwrap() {
         let generation = held.generation;
         host.execute(&Step::ReleasePort {
             reservation,
@@ -219,8 +226,10 @@ fn run_script(node: &Node, real: &mut World<Real>, script: &[Event]) -> Result<(
                 fake.kernel.end_agent();
             }
         }
-        for (real_result, fake_result) in real.observe_all().into_iter().zip(fake.observe_all()) {
-            prop_assert_eq!(real_result, fake_result, "after {:?}", event);
+        let (real_result, fake_result) = (real.observe_all(), fake.observe_all());
+        prop_assert_eq!(real_result.node, fake_result.node, "after {:?}", event);
+        for (real_pod, fake_pod) in real_result.pods.into_iter().zip(fake_result.pods) {
+            prop_assert_eq!(real_pod, fake_pod, "after {:?}", event);
         }
     }
     Ok(())

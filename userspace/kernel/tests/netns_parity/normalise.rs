@@ -2,11 +2,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Netns, NetnsPath};
-use steps::{Entries, Entry, EntryKey, LinkRef, Observed, RouteEntry};
+use model::Netns;
+use steps::{
+    AttachmentNetns, Entries, Entry, EntryKey, Link, LinkRef, Observed, ObservedAttachment,
+    ObservedHostSide, ObservedNetns, RouteEntry,
+};
 
 use crate::PODS;
 use crate::support::{is_link_local, parse};
+
+/// Answers of one kernel.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) node: Observed,
+    pub(crate) pods: Vec<SeenPod>,
+}
+
+/// Answers about one pod.
+#[derive(Debug, PartialEq)]
+pub(crate) struct SeenPod {
+    pub(crate) host_side: ObservedHostSide,
+    pub(crate) attachment: ObservedAttachment,
+    pub(crate) netns: ObservedNetns,
+}
 
 /// Maps interface indexes to numbers that are the same in both kernels.
 pub(crate) struct Names {
@@ -39,11 +57,10 @@ impl Names {
         self.indexes.get(&index).copied().unwrap_or(0)
     }
 
-    /// Returns `seen` with indexes, namespaces and the order of addresses and routes normalised.
-    pub(crate) fn normalise(&self, mut seen: Observed, pods: &[Netns]) -> Observed {
+    /// Returns the node with indexes and the order of addresses and routes normalised.
+    pub(crate) fn node(&self, mut seen: Observed) -> Observed {
         for link in seen.links.values_mut() {
-            link.index = self.index(link.index);
-            link.controller = link.controller.map(|index| self.index(index));
+            self.link(link);
             // The kernel lists IPv4 first, and of IPv6 the newest first.
             link.addresses.retain(|own| !is_link_local(own.address));
             link.addresses.sort();
@@ -51,25 +68,51 @@ impl Names {
         seen.routes = self.routes(seen.routes);
         // An entry of an earlier script's packet stays in connection tracking until its timeout.
         seen.conntrack_entries = 0;
-        if let Some(pod) = &mut seen.pod {
-            pod.peer = pod.peer.map(|index| self.index(index));
-        }
-        let number = |netns: &Netns| pods.iter().position(|pod| pod == netns).unwrap();
-        let netns = seen.netns.values().map(number);
-        let named = |number: usize| {
-            let path: NetnsPath = parse(&format!("/{}", PODS[number]));
-            let netns = Netns {
-                path: path.clone(),
-                device: 0,
-                inode: 0,
-            };
-            (path, netns)
-        };
-        seen.netns = netns.map(named).collect();
         seen.entries = self.entries(seen.entries);
         // The real kernel is opened without a cgroup; the other one has no processes.
         seen.has_unseen_sockets = false;
         seen
+    }
+
+    pub(crate) fn host_side(&self, mut seen: ObservedHostSide) -> ObservedHostSide {
+        for link in [&mut seen.host_link, &mut seen.bridge]
+            .into_iter()
+            .flatten()
+        {
+            self.link(link);
+        }
+        seen.entries = self.entries(seen.entries);
+        seen
+    }
+
+    pub(crate) fn attachment(&self, mut seen: ObservedAttachment) -> ObservedAttachment {
+        seen.host = self.host_side(seen.host);
+        if let AttachmentNetns::Same { pod: Some(pod) } = &mut seen.netns {
+            pod.peer = pod.peer.map(|index| self.index(index));
+        }
+        seen
+    }
+
+    /// Returns the answer with the namespace named by its position in `pods`.
+    pub(crate) fn netns(&self, mut seen: ObservedNetns, pods: &[Netns]) -> ObservedNetns {
+        seen.links.values_mut().for_each(|link| self.link(link));
+        if let Some(inside) = &mut seen.inside {
+            let number = pods.iter().position(|pod| *pod == inside.netns).unwrap();
+            inside.netns = Netns {
+                path: parse(&format!("/{}", PODS[number])),
+                device: 0,
+                inode: 0,
+            };
+            if let Some(pod) = &mut inside.pod {
+                pod.peer = pod.peer.map(|index| self.index(index));
+            }
+        }
+        seen
+    }
+
+    fn link(&self, link: &mut Link) {
+        link.index = self.index(link.index);
+        link.controller = link.controller.map(|index| self.index(index));
     }
 
     fn routes(&self, routes: Vec<RouteEntry>) -> Vec<RouteEntry> {

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use abi::{DropCount, DropReason};
-use kernel::{Host, Kernel as _};
+use kernel::{Host, Kernel as _, Observe as _};
 use model::testing::network_of;
 use model::{Attachment, Netns, PortMapping, Protocol, Route};
 use planner::{NodeIntent, Records, ShaperMode};
-use steps::{Scope, SocketHook};
+use steps::{NodeQuery, SocketHook};
 
 use super::{Node, attachment, entry_steps, execute, parse, pod_steps, run};
 
@@ -73,7 +73,7 @@ impl Planned {
     }
 
     fn observe(&mut self, sysctls: BTreeSet<steps::SysctlKey>) -> steps::Observed {
-        let observed = self.host.observe(&Scope::Node { sysctls });
+        let observed = self.host.observe(&NodeQuery { sysctls });
         observed.unwrap_or_else(|error| panic!("{}", super::chain(&error)))
     }
 

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aya::{Ebpf, EbpfLoader};
-use kernel::{Host, HostOptions, Kernel, StepError};
+use kernel::{Host, HostOptions, Kernel, Observe, StepError};
 use model::{
     Assigned, Attachment, AttachmentKey, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route,
 };
@@ -26,7 +26,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use planner::attachment_query;
-use steps::{BridgeSpec, Hook, Observed, PodSide, PodSpec, RouteEntry, Scope, Step, VethSpec};
+use steps::{BridgeSpec, Hook, NodeQuery, Observed, PodSide, PodSpec, RouteEntry, Step, VethSpec};
 use tempfile::TempDir;
 
 /// Alias of the bridges of these tests.
@@ -91,6 +91,7 @@ impl Node {
             object: object(),
             cgroup: None,
             flow_entries: abi::maps::FLOWS_CAPACITY,
+            cache_entries: abi::maps::CACHE_CAPACITY_OF_CPU,
         }
     }
 
@@ -248,21 +249,11 @@ pub(crate) fn execute(host: &mut Host, steps: &[Step]) {
     }
 }
 
-/// Observes the whole node, without the objects that the kernel adds asynchronously.
-pub(crate) fn observe(host: &mut impl Kernel) -> Observed {
-    observe_scope(
-        host,
-        &Scope::Node {
-            sysctls: BTreeSet::new(),
-        },
-    )
-}
-
-/// Observes a scope, without the link-local addresses and routes, which the kernel adds
+/// Observes the whole node, without the link-local addresses and routes, which the kernel adds
 /// asynchronously.
-pub(crate) fn observe_scope(host: &mut impl Kernel, scope: &Scope) -> Observed {
+pub(crate) fn observe(host: &mut impl Observe<NodeQuery>) -> Observed {
     let mut observed = host
-        .observe(scope)
+        .observe(&NodeQuery::default())
         .unwrap_or_else(|error| panic!("{}", chain(&error)));
     for link in observed.links.values_mut() {
         link.addresses.retain(|own| !is_link_local(own.address));
@@ -274,8 +265,8 @@ pub(crate) fn observe_scope(host: &mut impl Kernel, scope: &Scope) -> Observed {
 
 /// Observes the pod's side of an attachment.
 pub(crate) fn pod_of(host: &mut Host, attachment: &Attachment) -> Option<PodSide> {
-    let scope = Scope::Attachment(Box::new(attachment_query(attachment)));
-    host.observe(&scope).expect("an observation").pod
+    let observed = host.observe(&attachment_query(attachment));
+    observed.expect("an observation").pod().cloned()
 }
 
 /// Returns the kernel's error of a step that failed.

@@ -5,9 +5,12 @@ use std::collections::BTreeSet;
 
 use ipam::AddressRefusal;
 use model::{Adoption, Assigned};
-use steps::{Hook, LinkKind, Observed, PodSide, PortReservation, Step};
+use steps::{
+    AttachmentNetns, Hook, LinkKind, Observed, ObservedAttachment, ObservedNetns, PodSide,
+    PortReservation, Step,
+};
 
-use crate::testing::{World, key, link, node, parse, port};
+use crate::testing::{World, empty_netns, host_side, key, link, node, parse, port};
 use crate::{
     Difference, Refusal, attachment_entries, check, check_host, plan_adopt, plan_detach, plan_mtu,
     plan_publish, with_both_ports, with_ports,
@@ -31,27 +34,36 @@ fn adoption() -> Adoption {
 }
 
 /// A pod of the reference bridge.
-fn foreign() -> Observed {
+fn foreign() -> ObservedNetns {
+    let mut observed = empty_netns(&foreign_node());
+    observed.inside.as_mut().unwrap().pod = Some(foreign_pod());
+    observed
+}
+
+fn foreign_node() -> Observed {
     let mut observed = node();
     let mut host = link(9, LinkKind::Veth, &[]);
     host.controller = Some(8);
     observed.links.insert(parse("veth1234"), host);
     let bridge = link(8, LinkKind::Bridge, &["10.7.0.1/24"]);
     observed.links.insert(parse("cni7"), bridge);
-    observed.pod = Some(PodSide {
+    observed
+}
+
+fn foreign_pod() -> PodSide {
+    PodSide {
         mac: Some(parse("0a:00:00:00:00:07")),
         mtu: 1400,
         up: true,
         addresses: BTreeSet::from([parse("10.7.0.2/24"), parse("fd00:7::2/64")]),
         routes: BTreeSet::new(),
         peer: Some(9),
-    });
-    observed
+    }
 }
 
 fn adopted() -> (model::Attachment, Observed) {
     let (attachment, _) = plan_adopt(&adoption(), &foreign(), &World::empty().context()).unwrap();
-    let mut observed = foreign();
+    let mut observed = foreign_node();
     observed.entries = attachment_entries(&attachment);
     let host = observed.links.get_mut(&parse("veth1234")).unwrap();
     host.hooks = BTreeSet::from([Hook::FromPod, Hook::ToPod]);
@@ -79,7 +91,13 @@ fn an_adopted_pod_gets_programs_and_entries_and_its_link_is_unchanged() {
 #[test]
 fn an_adopted_pod_passes_check_and_its_detach_keeps_the_link() {
     let (attachment, observed) = adopted();
-    assert_eq!(check(&attachment, &observed), []);
+    let both_sides = ObservedAttachment {
+        host: host_side(&attachment, &observed),
+        netns: AttachmentNetns::Same {
+            pod: Some(foreign_pod()),
+        },
+    };
+    assert_eq!(check(&attachment, &both_sides), []);
     let plan = plan_detach(&attachment, &observed);
     // Before its rows are removed: without them, the programs would drop the pod's packets.
     let first = plan.steps().first().unwrap().to_string();
@@ -108,22 +126,27 @@ fn check_of_an_adopted_pod_covers_programs_but_not_link_settings() {
     assert_eq!(plan_mtu(&networks, &observed, &world.records), []);
 }
 
+fn pod(observed: &mut ObservedNetns) -> &mut PodSide {
+    let inside = observed.inside.as_mut().unwrap();
+    inside.pod.as_mut().unwrap()
+}
+
 #[test]
 fn only_the_other_end_of_a_veth_can_be_adopted() {
-    let refused = |change: &dyn Fn(&mut Observed)| {
+    let refused = |change: &dyn Fn(&mut ObservedNetns)| {
         let mut observed = foreign();
         change(&mut observed);
         plan_adopt(&adoption(), &observed, &World::empty().context()).unwrap_err()
     };
     for refusal in [
-        refused(&|observed| observed.pod = None),
-        refused(&|observed| observed.pod.as_mut().unwrap().peer = None),
-        refused(&|observed| observed.pod.as_mut().unwrap().peer = Some(8)),
+        refused(&|observed| observed.inside.as_mut().unwrap().pod = None),
+        refused(&|observed| pod(observed).peer = None),
+        refused(&|observed| pod(observed).peer = Some(8)),
         refused(&|observed| drop(observed.links.remove(&parse("veth1234")))),
     ] {
         assert!(matches!(refusal, Refusal::NotAdoptable { .. }), "{refusal}");
     }
-    let gone = refused(&|observed| observed.netns.clear());
+    let gone = refused(&|observed| observed.inside = None);
     assert!(matches!(gone, Refusal::NoNetns { .. }), "{gone}");
 }
 
@@ -151,7 +174,7 @@ fn ports_are_reserved_before_their_entries_and_released_after_them() {
     let (before, observed) = adopted();
     let records = World::empty().records;
     let after = with_ports(&before, &[port("8080->80/tcp")], &records).unwrap();
-    let plan = plan_publish(&before, &after, &observed);
+    let plan = plan_publish(&before, &after, &host_side(&before, &observed));
     let steps: Vec<String> = plan.steps().iter().map(ToString::to_string).collect();
     assert_eq!(steps[0], "reserve port 0.0.0.0:8080/tcp");
     assert!(steps[2].starts_with("write endpoint"), "{plan}");
@@ -162,7 +185,7 @@ fn ports_are_reserved_before_their_entries_and_released_after_them() {
 
     let mut observed = observed;
     observed.entries = attachment_entries(&with_both_ports(&before, &after));
-    let plan = plan_publish(&after, &before, &observed);
+    let plan = plan_publish(&after, &before, &host_side(&before, &observed));
     let steps: Vec<String> = plan.steps().iter().map(ToString::to_string).collect();
     assert!(steps[0].starts_with("remove hostport"), "{plan}");
     assert_eq!(steps.last().unwrap(), "release port [::]:8080/tcp");

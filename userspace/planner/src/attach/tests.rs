@@ -5,10 +5,10 @@ use model::{HairpinMode, Mac, PodName, Route, RouteOptions, State};
 use steps::LinkKind;
 
 use super::pod_spec;
-use crate::testing::{World, attachment, intent, link, node, parse, port, seen};
+use crate::testing::{World, attachment, empty_netns, intent, link, node, parse, pod, port, seen};
 use crate::{Category, Refusal, plan_attach};
 
-fn refusal(intent: &model::Intent, observed: &steps::Observed, world: &World) -> Refusal {
+fn refusal(intent: &model::Intent, observed: &steps::ObservedNetns, world: &World) -> Refusal {
     plan_attach(intent, observed, &world.context()).unwrap_err()
 }
 
@@ -22,7 +22,8 @@ fn attach_reserves_ports_first_and_publishes_them_last() {
         namespace: "default".to_owned(),
         name: "web".to_owned(),
     });
-    let (_, plan) = plan_attach(&request, &node(), &World::empty().context()).unwrap();
+    let (_, plan) =
+        plan_attach(&request, &empty_netns(&node()), &World::empty().context()).unwrap();
     assert_snapshot!(plan, @r#"
      1. reserve port 0.0.0.0:8080/tcp
      2. reserve port 192.0.2.10:53/udp
@@ -191,7 +192,8 @@ fn a_second_attachment_in_a_namespace_gets_no_implicit_default_route() {
     let mut second = intent("c1");
     second.key.ifname = parse("net1");
     let routes = |request: &model::Intent| {
-        let (attachment, _) = plan_attach(request, &node(), &world.context()).unwrap();
+        let (attachment, _) =
+            plan_attach(request, &empty_netns(&node()), &world.context()).unwrap();
         attachment.routes.len()
     };
     assert_eq!(routes(&second), 0);
@@ -247,7 +249,7 @@ fn a_second_add_is_refused_in_any_state_of_the_first_attachment() {
     for state in [State::Pending, State::Attached, State::Removing] {
         let mut world = World::empty();
         world.remember(&first, state);
-        let refusal = refusal(&intent("c1"), &node(), &world);
+        let refusal = refusal(&intent("c1"), &empty_netns(&node()), &world);
         assert_eq!(refusal.to_string(), "net/c1/eth0 is attached already");
         assert_eq!(refusal.category(), Category::Conflict);
     }
@@ -256,8 +258,8 @@ fn a_second_add_is_refused_in_any_state_of_the_first_attachment() {
 /// behaviour S10.
 #[test]
 fn an_interface_that_exists_in_the_pod_is_refused() {
-    let mut observed = node();
-    observed.pod = seen(&attachment(&intent("c1"))).pod;
+    let mut observed = empty_netns(&node());
+    observed.inside.as_mut().unwrap().pod = Some(pod(&attachment(&intent("c1"))));
     let refusal = refusal(&intent("c1"), &observed, &World::empty());
     assert_eq!(
         refusal.to_string(),
@@ -267,8 +269,8 @@ fn an_interface_that_exists_in_the_pod_is_refused() {
 
 #[test]
 fn a_missing_network_namespace_is_refused() {
-    let mut observed = node();
-    observed.netns.clear();
+    let mut observed = empty_netns(&node());
+    observed.inside = None;
     let refusal = refusal(&intent("c1"), &observed, &World::empty());
     assert_eq!(
         refusal.to_string(),
@@ -280,10 +282,10 @@ fn a_missing_network_namespace_is_refused() {
 /// behaviour R4.
 #[test]
 fn a_missing_bridge_or_a_link_of_another_kind_is_refused() {
-    let mut observed = node();
+    let mut observed = empty_netns(&node());
     observed
         .links
-        .insert(parse("cbr0"), link(3, LinkKind::Ethernet, &[]));
+        .insert(parse("cbr0"), link(3, LinkKind::Ethernet, &[]).link);
     let not_a_bridge = refusal(&intent("c1"), &observed, &World::empty());
     assert_eq!(
         not_a_bridge.to_string(),
@@ -297,10 +299,10 @@ fn a_missing_bridge_or_a_link_of_another_kind_is_refused() {
 #[test]
 fn a_foreign_link_with_our_name_is_never_changed() {
     let name = attachment(&intent("c1")).host_link();
-    let mut observed = node();
+    let mut observed = empty_netns(&node());
     observed
         .links
-        .insert(name.name().clone(), link(9, LinkKind::Veth, &[]));
+        .insert(name.name().clone(), link(9, LinkKind::Veth, &[]).link);
     let refusal = refusal(&intent("c1"), &observed, &World::empty());
     assert_eq!(
         refusal.to_string(),
@@ -310,8 +312,7 @@ fn a_foreign_link_with_our_name_is_never_changed() {
 
 #[test]
 fn a_veth_left_by_an_earlier_add_is_deleted_first() {
-    let mut observed = seen(&attachment(&intent("c1")));
-    observed.pod = None;
+    let observed = empty_netns(&seen(&attachment(&intent("c1"))));
     let (_, plan) = plan_attach(&intent("c1"), &observed, &World::empty().context()).unwrap();
     assert_snapshot!(plan.steps()[0], @r#"delete veth vethb2b0ff9d if its alias is "net c1 eth0""#);
     assert_snapshot!(plan.steps()[1], @r#"make veth vethb2b0ff9d (02:07:e2:2e:0d:5f, alias "net c1 eth0") with eth0 (02:5a:e2:fa:81:8a) in /run/netns/a, MTU 1500"#);
@@ -324,13 +325,13 @@ fn a_host_port_belongs_to_one_pod() {
     let world = World::with(&attachment(&first));
     let mut second = intent("c2");
     second.port_mappings = vec![port("8080->8080/tcp")];
-    let refusal = refusal(&second, &node(), &world);
+    let refusal = refusal(&second, &empty_netns(&node()), &world);
     assert_eq!(
         refusal.to_string(),
         "host port 8080/tcp is in use by container net/c1/eth0"
     );
     second.port_mappings = vec![port("8080->80/udp"), port("8081->80/tcp")];
-    assert!(plan_attach(&second, &node(), &world.context()).is_ok());
+    assert!(plan_attach(&second, &empty_netns(&node()), &world.context()).is_ok());
 }
 
 /// The datapath looks up the exact address first, then the wildcard.
@@ -341,10 +342,10 @@ fn a_wildcard_and_a_specific_address_of_one_hostport_may_have_different_owners()
     let world = World::with(&attachment(&first));
     let mut second = intent("c2");
     second.port_mappings = vec![port("192.0.2.10@8080->80/tcp")];
-    assert!(plan_attach(&second, &node(), &world.context()).is_ok());
+    assert!(plan_attach(&second, &empty_netns(&node()), &world.context()).is_ok());
     second.port_mappings = vec![port("0.0.0.0@8080->80/tcp")];
     assert!(
-        plan_attach(&second, &node(), &world.context()).is_err(),
+        plan_attach(&second, &empty_netns(&node()), &world.context()).is_err(),
         "the unspecified address is the wildcard of its family"
     );
 }
@@ -356,7 +357,7 @@ fn a_repeated_port_mapping_counts_once_and_a_conflicting_one_is_refused() {
     request.port_mappings = vec![port("8080->80/tcp"), port("8080->80/tcp")];
     assert_eq!(attachment(&request).port_mappings.len(), 1);
     request.port_mappings = vec![port("8080->80/tcp"), port("8080->81/tcp")];
-    let refusal = refusal(&request, &node(), &World::empty());
+    let refusal = refusal(&request, &empty_netns(&node()), &World::empty());
     assert_eq!(
         refusal.to_string(),
         "host port 8080->81/tcp conflicts with 8080->80/tcp of the same request"
@@ -370,7 +371,8 @@ fn a_port_mapping_of_a_family_that_the_pod_lacks_is_skipped() {
     let mut request = intent("c1");
     request.network.ranges.truncate(1);
     request.port_mappings = vec![port("2001:db8::10@8080->80/tcp")];
-    let (_, plan) = plan_attach(&request, &node(), &World::empty().context()).unwrap();
+    let (_, plan) =
+        plan_attach(&request, &empty_netns(&node()), &World::empty().context()).unwrap();
     assert!(!plan.steps().iter().any(steps::Step::publishes));
 }
 
@@ -381,7 +383,7 @@ fn a_requested_mac_address_is_used_unless_it_is_multicast_or_zero() {
     assert_eq!(attachment(&request).mac, Mac([0x0a, 0, 0, 0, 0, 1]));
     for bad in ["01:00:5e:00:00:01", "00:00:00:00:00:00"] {
         request.requested.mac = Some(parse(bad));
-        let refusal = refusal(&request, &node(), &World::empty());
+        let refusal = refusal(&request, &empty_netns(&node()), &World::empty());
         assert_eq!(refusal, Refusal::UnusableMac { mac: parse(bad) });
     }
 }

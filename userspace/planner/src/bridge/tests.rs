@@ -2,14 +2,14 @@
 
 use insta::assert_snapshot;
 
-use steps::{Link, LinkKind, Observed, Step};
+use steps::{LinkKind, NodeLink, Observed, Step};
 
 use crate::plan_bridge;
 use crate::testing::{bare_node, link, network, network_of, node, parse};
 
 fn forwarding(observed: &mut Observed) {
     for value in observed.sysctls.values_mut() {
-        "1".clone_into(value);
+        *value = Some("1".to_owned());
     }
     observed
         .sysctls
@@ -22,7 +22,7 @@ fn configured_node() -> Observed {
     observed
 }
 
-fn bridge(observed: &mut Observed) -> &mut Link {
+fn bridge(observed: &mut Observed) -> &mut NodeLink {
     observed.links.get_mut(&parse("cbr0")).unwrap()
 }
 
@@ -52,7 +52,8 @@ fn a_bridge_of_ours_without_a_link_local_address_gets_the_one_of_its_mac_address
     const NOTHING: &str = "nothing to do";
     let mut observed = configured_node();
     let of_bridge = |name: &str| steps::SysctlKey(format!("net/ipv6/conf/cbr0/{name}"));
-    let sysctls = ["addr_gen_mode", "disable_ipv6"].map(|name| (of_bridge(name), "0".to_owned()));
+    let sysctls =
+        ["addr_gen_mode", "disable_ipv6"].map(|name| (of_bridge(name), Some("0".to_owned())));
     observed.sysctls.extend(sysctls);
     let plan = |observed: &Observed| plan_bridge(&network(), observed).unwrap().to_string();
     let added = " 1. add address fe80::f3:86ff:fe03:b8c3/64 to cbr0";
@@ -72,7 +73,9 @@ fn a_bridge_of_ours_without_a_link_local_address_gets_the_one_of_its_mac_address
         ("disable_ipv6", "1"),
     ] {
         let mut other = observed.clone();
-        other.sysctls.insert(of_bridge(name), value.to_owned());
+        other
+            .sysctls
+            .insert(of_bridge(name), Some(value.to_owned()));
         assert_eq!(plan(&other), NOTHING, "{name} is {value}");
     }
 

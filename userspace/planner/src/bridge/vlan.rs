@@ -6,7 +6,7 @@
 //! 25](../../../../docs/decisions/0025-use-the-kernel-bridge-for-vlans-and-port-isolation.md)).
 
 use model::{IfName, Network, VlanId};
-use steps::{Link, Step, VlanLinkSpec, VlanStep};
+use steps::{NodeLink, Step, VlanLinkSpec, VlanStep};
 
 use super::{
     BridgeContext, add_missing, add_to_foreign, bridge_alias, derived_link_local, gateways,
@@ -55,7 +55,7 @@ fn join(network: &Network, context: &BridgeContext<'_>, vlan: VlanId) -> Plan {
 
 /// Returns whether `link` is the VLAN interface of `vlan` on `bridge`. A bridge that does not exist
 /// yet has none.
-fn is_end_of(link: &Link, bridge: Option<&Link>, vlan: VlanId) -> bool {
+fn is_end_of(link: &NodeLink, bridge: Option<&NodeLink>, vlan: VlanId) -> bool {
     let of = bridge.map(|bridge| (bridge.index, vlan));
     of.is_some() && link.switching.vlan_of == of
 }
@@ -96,7 +96,7 @@ fn repair(
     network: &Network,
     context: &BridgeContext<'_>,
     name: &IfName,
-    present: &Link,
+    present: &NodeLink,
 ) -> Result<Plan, Refusal> {
     let mut wanted = gateways(network);
     let mut plan = Plan::default();

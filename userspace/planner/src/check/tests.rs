@@ -1,28 +1,30 @@
 //! Tests of CHECK: one difference at a time.
 
 use model::Route;
-use steps::{Observed, PodSide};
+use steps::{AttachmentNetns, ObservedAttachment, PodSide};
 
 use crate::check;
-use crate::testing::{attachment, intent, parse, port, seen};
+use crate::testing::{attachment, both_sides, intent, parse, port};
 
-fn differences(spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
+fn differences(spoil: impl FnOnce(&mut ObservedAttachment)) -> Vec<String> {
     let mut request = intent("c1");
     request.port_mappings = vec![port("8080->80/tcp")];
     let attachment = attachment(&request);
-    let mut observed = seen(&attachment);
+    let mut observed = both_sides(&attachment);
     spoil(&mut observed);
     let differences = check(&attachment, &observed);
     differences.iter().map(ToString::to_string).collect()
 }
 
-fn pod(observed: &mut Observed) -> &mut PodSide {
-    observed.pod.as_mut().unwrap()
+fn pod(observed: &mut ObservedAttachment) -> &mut PodSide {
+    let AttachmentNetns::Same { pod } = &mut observed.netns else {
+        panic!("no namespace");
+    };
+    pod.as_mut().unwrap()
 }
 
-fn host(observed: &mut Observed) -> &mut steps::Link {
-    let name = attachment(&intent("c1")).host_link().name().clone();
-    observed.links.get_mut(&name).unwrap()
+fn host(observed: &mut ObservedAttachment) -> &mut steps::Link {
+    observed.host.host_link.as_mut().unwrap()
 }
 
 /// behaviour S11: CHECK must pass immediately after ADD.
@@ -50,7 +52,7 @@ fn added_addresses_and_routes_and_a_changed_mtu_are_no_difference() {
 #[test]
 fn a_changed_mac_is_a_difference_unless_the_spoof_check_is_off() {
     let mut attachment = attachment(&intent("c1"));
-    let mut observed = seen(&attachment);
+    let mut observed = both_sides(&attachment);
     pod(&mut observed).mac = Some(parse("0a:00:00:00:00:01"));
     let found = check(&attachment, &observed);
     let [found] = &found[..] else {
@@ -58,7 +60,7 @@ fn a_changed_mac_is_a_difference_unless_the_spoof_check_is_off() {
     };
     assert!(found.to_string().contains("0a:00:00:00:00:01"), "{found}");
     attachment.port.trusted = true;
-    let mut observed = seen(&attachment);
+    let mut observed = both_sides(&attachment);
     pod(&mut observed).mac = None;
     assert_eq!(check(&attachment, &observed), []);
 }
@@ -79,14 +81,10 @@ fn a_missing_address_or_route_is_a_difference() {
 
 #[test]
 fn a_namespace_that_was_replaced_is_gone() {
-    let found = differences(|observed| {
-        observed
-            .netns
-            .get_mut(&parse("/run/netns/a"))
-            .unwrap()
-            .inode += 1;
-    });
-    assert_eq!(found, ["the network namespace at /run/netns/a is gone"]);
+    for netns in [AttachmentNetns::Replaced, AttachmentNetns::Missing] {
+        let found = differences(|observed| observed.netns = netns);
+        assert_eq!(found, ["the network namespace at /run/netns/a is gone"]);
+    }
 }
 
 #[test]
@@ -97,7 +95,7 @@ fn a_pod_interface_that_is_not_the_peer_is_a_difference() {
         found,
         [format!("eth0 in the pod is not the other end of {host}")]
     );
-    let found = differences(|observed| observed.pod = None);
+    let found = differences(|observed| observed.netns = AttachmentNetns::Same { pod: None });
     assert_eq!(found, ["eth0 is gone from the pod"]);
 }
 
@@ -108,7 +106,7 @@ fn the_hosts_end_must_be_up_in_the_bridge_with_both_programs() {
         let host = host(observed);
         host.up = false;
         host.controller = None;
-        host.hooks.clear();
+        observed.host.hooks.clear();
     });
     let expected = [
         format!("{name} is down on the host"),
@@ -125,9 +123,10 @@ fn the_hosts_end_must_be_up_in_the_bridge_with_both_programs() {
 #[test]
 fn a_missing_or_changed_entry_is_a_difference() {
     let found = differences(|observed| {
-        observed.entries.pop_last();
+        observed.host.entries.pop_last();
         let pod = steps::EntryKey::Pod(7);
         observed
+            .host
             .entries
             .insert(pod, steps::Entry::FreePod { generation: 40 });
     });

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::{Attachment, Cidr, IfName, State};
 use proptest::prelude::*;
-use steps::{Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, RouteEntry, Step};
+use steps::{Entries, Entry, EntryKey, LinkKind, LinkRef, Observed, RouteEntry, Step};
 
 use crate::testing::{World, attachment, intent, link, network, network_of, node, parse};
 use crate::{ContainerLinks, NodeIntent, NodePlan, Overlap, Records, plan_node};
@@ -307,12 +307,10 @@ fn observation() -> impl Strategy<Value = Observed> {
         let mut observed = node();
         for (index, (kind, addresses, controller, up)) in (20..).zip(links) {
             let name = format!("link{index}");
-            let foreign = Link {
-                controller: controller.filter(|other| *other != index),
-                mac: Some(model::Mac::local([0; 5])),
-                up,
-                ..link(index, kind, &addresses)
-            };
+            let mut foreign = link(index, kind, &addresses);
+            foreign.controller = controller.filter(|other| *other != index);
+            foreign.mac = Some(model::Mac::local([0; 5]));
+            foreign.up = up;
             observed.links.insert(parse(&name), foreign);
         }
         observed.routes.extend(routes);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::{Cidr, IfName, Network, NetworkName, Record, State};
-use steps::{Link, Observed};
+use steps::{NodeLink, Observed};
 
 use crate::Records;
 
@@ -71,7 +71,8 @@ fn has_open_port(bridge: &IfName, observed: &Observed, records: &Records) -> boo
         .filter(|record| record.attachment.adopted.is_none() && is_checked(record))
         .map(|record| record.attachment.host_link().name().clone())
         .collect();
-    let is_open =
-        |(name, link): (&IfName, &Link)| link.controller == Some(index) && !checked.contains(name);
+    let is_open = |(name, link): (&IfName, &NodeLink)| {
+        link.controller == Some(index) && !checked.contains(name)
+    };
     observed.links.iter().any(is_open)
 }

@@ -78,7 +78,7 @@ fn the_first_plan_configures_a_bare_node() {
 #[test]
 fn uplinks_follow_addresses_and_routes() {
     let mut observed = node();
-    let mut add = |name: &str, link: steps::Link| observed.links.insert(parse(name), link);
+    let mut add = |name: &str, link: steps::NodeLink| observed.links.insert(parse(name), link);
     add("wg0", link(10, LinkKind::Raw, &[]));
     add("docker0", link(11, LinkKind::Bridge, &["172.17.0.1/16"]));
     add("idle", link(12, LinkKind::Ethernet, &["fe80::1/64"]));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::{Cidr, HostLink, IfName, InterfaceAddress, Range, RangeSet, is_link_local};
-use steps::{CheckFacts, Link, LinkKind, Observed, RouteAnswer, RouteQuery};
+use steps::{CheckFacts, LinkKind, NodeLink, Observed, RouteAnswer, RouteQuery};
 
 use super::{
     MAIN_TABLE, NodeCondition, OverlapEffect, RoutedNetwork, link_of, name_of, next, sample_pods,
@@ -193,7 +193,7 @@ fn foreign<'a>(
     found
 }
 
-fn connected(observed: &Observed) -> impl Iterator<Item = (&IfName, &Link, Cidr)> {
+fn connected(observed: &Observed) -> impl Iterator<Item = (&IfName, &NodeLink, Cidr)> {
     let links = observed.links.iter();
     links
         .filter(|(_, link)| link.kind != LinkKind::Loopback)

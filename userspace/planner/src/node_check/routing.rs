@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use model::{Cidr, IfName, is_link_local};
-use steps::{CheckFacts, Link, LinkKind, Observed, RouteAnswer, RouteQuery, SysctlKey};
+use steps::{CheckFacts, LinkKind, NodeLink, Observed, RouteAnswer, RouteQuery, SysctlKey};
 
 use super::{
     FilteredTraffic, NodeCondition, OverlapEffect, RoutedNetwork, link_of, name_of, next,
@@ -158,7 +158,7 @@ fn filters(link: &IfName, facts: &CheckFacts) -> bool {
 }
 
 fn number(key: &SysctlKey, facts: &CheckFacts) -> Option<u8> {
-    facts.sysctls.get(key)?.parse().ok()
+    facts.sysctls.get(key)?.as_ref()?.parse().ok()
 }
 
 fn rp_filter(link: &IfName) -> [SysctlKey; 2] {
@@ -228,7 +228,7 @@ fn ways_out(network: &RoutedNetwork<'_>, observed: &Observed) -> BTreeSet<WayOut
     widest.filter_map(way).take(MAX_WAYS).collect()
 }
 
-fn own_address(link: &Link) -> Option<IpAddr> {
+fn own_address(link: &NodeLink) -> Option<IpAddr> {
     let mut addresses = link.addresses.iter().map(|own| own.address);
     addresses.find(|address| address.is_ipv4() && !is_link_local(*address))
 }

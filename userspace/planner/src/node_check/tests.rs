@@ -117,13 +117,13 @@ impl Node {
     }
 
     /// The sysctls of the filters, forwarding on.
-    fn sysctls(&self) -> BTreeMap<SysctlKey, String> {
-        let of_link = |(name, link): (&IfName, &Link)| {
+    fn sysctls(&self) -> BTreeMap<SysctlKey, Option<String>> {
+        let of_link = |(name, link): (&IfName, &NodeLink)| {
             let strict = u8::from(self.strict.contains(&link.index));
             let key = |what: &str| SysctlKey(format!("net/ipv4/conf/{name}/{what}"));
             [
-                (key("rp_filter"), strict.to_string()),
-                (key("forwarding"), "1".to_owned()),
+                (key("rp_filter"), Some(strict.to_string())),
+                (key("forwarding"), Some("1".to_owned())),
             ]
         };
         self.observed.links.iter().flat_map(of_link).collect()
@@ -365,13 +365,13 @@ fn a_link_that_does_not_forward_is_reported_with_its_network() {
                 .iter()
                 .map(|one| (one.clone(), answer(one)))
                 .collect(),
-            sysctls: [(key.clone(), "0".to_owned())].into(),
+            sysctls: [(key.clone(), Some("0".to_owned()))].into(),
             ..CheckFacts::default()
         };
         let found = |facts: &CheckFacts| conditions(&node.intent, &node.observed, &records, facts);
         assert_eq!(found(&facts)[0].reason(), DegradedReason::ForwardingOff);
         assert!(prevents(&found(&facts)));
-        facts.sysctls.insert(key, "1".to_owned());
+        facts.sysctls.insert(key, Some("1".to_owned()));
         let is_off = |one: &NodeCondition| matches!(one, NodeCondition::ForwardingOff { .. });
         assert!(!found(&facts).iter().any(is_off), "there is no route");
     }

@@ -31,25 +31,22 @@ fn published() -> Attachment {
 }
 
 /// Returns an observation of the ports that were left to podman.
-fn observed(attachment: &Attachment, holder: Option<&Process>, exists: bool) -> Observed {
+fn observed(attachment: &Attachment, holder: Option<&Process>, exists: bool) -> PortUsers {
     let owner = ReservationOwner {
         generation: attachment.generation,
         by: ReservedBy::Runtime,
     };
     let left = attachment_reservations(attachment);
     let v4 = left.iter().filter(|port| port.address.is_ipv4());
-    Observed {
+    PortUsers {
         port_reservations: left
             .iter()
             .map(|port| (*port, owner))
             .collect::<PortReservations>(),
-        port_users: PortUsers {
-            holders: v4
-                .map(|port| (*port, holder.into_iter().cloned().collect()))
-                .collect(),
-            exists,
-        },
-        ..Observed::default()
+        holders: v4
+            .map(|port| (*port, holder.into_iter().cloned().collect()))
+            .collect(),
+        exists,
     }
 }
 

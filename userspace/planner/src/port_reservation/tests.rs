@@ -4,7 +4,7 @@
 use steps::{PortReservation, Step};
 
 use crate::testing::{
-    BOOT, World, attachment, intent, network_of, node, parse, port, reserved, seen,
+    BOOT, World, attachment, empty_netns, intent, network_of, node, parse, port, reserved, seen,
 };
 use crate::{Finding, Refusal, attachment_reservations, plan_attach, plan_repair};
 
@@ -132,7 +132,8 @@ fn a_hostport_of_another_network_is_refused_with_its_pods_name() {
     second.network = network_of("other", "cbr0", &["10.2.0.0/24"]);
     second.key.network = parse("other");
     second.port_mappings = vec![port("8080->90/tcp")];
-    let refused = |request| plan_attach(request, &node(), &world.context()).unwrap_err();
+    let refused =
+        |request| plan_attach(request, &empty_netns(&node()), &world.context()).unwrap_err();
     assert_eq!(
         refused(&second).to_string(),
         "host port 8080/tcp is in use by pod shop/web (net/c1/eth0)"
@@ -147,10 +148,10 @@ fn more_hostports_than_the_table_holds_are_refused() {
     let all = |count: u16| (1..=count).map(|number| port(&format!("{number}->1/tcp")));
     // Two families: half as many mappings as the table has room for.
     request.port_mappings = all(16_383).collect();
-    let planned = plan_attach(&request, &node(), &world.context());
+    let planned = plan_attach(&request, &empty_netns(&node()), &world.context());
     assert_eq!(attachment_reservations(&planned.unwrap().0).len(), 32_766);
     request.port_mappings = all(16_384).collect();
-    let refusal = plan_attach(&request, &node(), &world.context()).unwrap_err();
+    let refusal = plan_attach(&request, &empty_netns(&node()), &world.context()).unwrap_err();
     assert!(matches!(refusal, Refusal::NoRoomForPorts { .. }));
     assert_eq!(
         refusal.to_string(),

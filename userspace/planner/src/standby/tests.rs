@@ -1,7 +1,7 @@
 //! Ports of containers with several interfaces.
 
 use super::*;
-use crate::testing::{World, attachment, intent, node, port};
+use crate::testing::{World, attachment, empty_netns, intent, node, port};
 use crate::{Refusal, attachment_reservations, plan_attach, with_ports};
 
 const PORT: &str = "8080->80/tcp";
@@ -11,7 +11,7 @@ fn wanted(world: &World, id: &str, ifname: &str, ports: &[&str]) -> Result<Attac
     let mut request = intent(id);
     request.key.ifname = ifname.parse().unwrap();
     request.port_mappings = ports.iter().map(|text| port(text)).collect();
-    plan_attach(&request, &node(), &world.context()).map(|(attachment, _)| attachment)
+    plan_attach(&request, &empty_netns(&node()), &world.context()).map(|(attachment, _)| attachment)
 }
 
 fn world_with_first() -> (World, Attachment) {

@@ -6,25 +6,11 @@ use steps::SocketHook;
 use super::*;
 use crate::testing::parse;
 
-fn link(index: u32, kind: LinkKind, alias: Option<&str>, controller: Option<u32>) -> Link {
-    Link {
-        index,
-        kind,
-        mac: None,
-        mac_is_set: false,
-        mtu: 1500,
-        up: true,
-        promiscuous: false,
-        point_to_point: false,
-        controller,
-        hairpin: false,
-        switching: steps::Switching::default(),
-        alias: alias.map(str::to_owned),
-        addresses: Vec::new(),
-        avoided: BTreeSet::new(),
-        hooks: BTreeSet::new(),
-        outdated: BTreeSet::new(),
-    }
+fn link(index: u32, kind: LinkKind, alias: Option<&str>, controller: Option<u32>) -> NodeLink {
+    let mut link = crate::testing::link(index, kind, &[]);
+    link.alias = alias.map(str::to_owned);
+    link.controller = controller;
+    link
 }
 
 fn key(text: &str) -> SysctlKey {
@@ -66,10 +52,10 @@ fn node() -> Observed {
         ]
         .into(),
         sysctls: [
-            (key("net/ipv4/ip_forward"), "1".to_owned()),
-            (key("net/ipv6/conf/all/forwarding"), "0".to_owned()),
-            (key("net/ipv6/conf/up0/accept_ra"), "0".to_owned()),
-            (key("net/ipv6/conf/cbr0/accept_dad"), "0".to_owned()),
+            (key("net/ipv4/ip_forward"), Some("1".to_owned())),
+            (key("net/ipv6/conf/all/forwarding"), Some("0".to_owned())),
+            (key("net/ipv6/conf/up0/accept_ra"), Some("0".to_owned())),
+            (key("net/ipv6/conf/cbr0/accept_dad"), Some("0".to_owned())),
         ]
         .into(),
         ..Observed::default()

@@ -4,7 +4,7 @@
 use model::{Attachment, BridgeOptions, PortOptions, PortVlans, VlanId};
 use planner::NodeIntent;
 use proptest::prelude::*;
-use steps::{Entry, EntryKey, Link, LinkKind, LinkRef};
+use steps::{Entry, EntryKey, LinkKind, LinkRef, NodeLink};
 
 use super::{Node, netns_of, network_of};
 use crate::fake::{Fake, parse};
@@ -172,7 +172,7 @@ fn interference() -> impl Strategy<Value = Interference> {
 fn interfere(fake: &Fake, pods: &[Attachment], what: &Interference) {
     let links = fake.snapshot().links;
     let host = |index: &usize| pods[*index].host_link().name().to_string();
-    let edit = |index: &usize, change: fn(&mut Link)| {
+    let edit = |index: &usize, change: fn(&mut NodeLink)| {
         let name = host(index);
         if links.contains_key(&parse(&name)) {
             fake.edit_link(&name, change);

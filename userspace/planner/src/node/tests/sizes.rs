@@ -1,6 +1,7 @@
 //! Tests of the flow table's size and of the flow quota per pod.
 
 use super::*;
+use crate::cache_entries;
 
 #[test]
 fn a_pod_may_have_a_quarter_of_the_flow_table() {
@@ -32,4 +33,14 @@ fn the_flow_table_has_places_for_the_connections_that_netfilter_would_track() {
     assert_eq!(flow_entries(16 * GIB), 2 * 262_144);
     assert_eq!(flow_entries(64 * GIB), 671_088);
     assert_eq!(flow_entries(1_024 * GIB), 2_097_152);
+}
+
+#[test]
+fn cpus_share_a_quarter_of_the_flow_tables_size_for_their_caches() {
+    assert_eq!(cache_entries(2 * 262_144, 1), 65_536);
+    assert_eq!(cache_entries(2 * 262_144, 2), 65_536);
+    assert_eq!(cache_entries(2 * 262_144, 6), 16_384);
+    assert_eq!(cache_entries(2 * 262_144, 64), 2_048);
+    assert_eq!(cache_entries(32_768, 256), 1_024);
+    assert_eq!(cache_entries(32_768, 2), 4_096);
 }

@@ -1,0 +1,24 @@
+//! Names in the API: of pods, and of protocols.
+
+use abi::protocol;
+use api::PodView;
+use model::PodName;
+
+/// Returns the name of a Kubernetes pod.
+pub(crate) fn pod(pod: &PodName) -> PodView {
+    PodView {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+    }
+}
+
+/// Returns `tcp`, `udp`, `sctp`, `icmp` (of both families), or the IP protocol number.
+pub(crate) fn protocol(number: u8) -> String {
+    match number {
+        protocol::TCP => "tcp".to_owned(),
+        protocol::UDP => "udp".to_owned(),
+        protocol::SCTP => "sctp".to_owned(),
+        protocol::ICMP | protocol::ICMPV6 => "icmp".to_owned(),
+        other => other.to_string(),
+    }
+}
