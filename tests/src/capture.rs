@@ -136,8 +136,9 @@ pub struct FrameSender {
 }
 
 impl FrameSender {
-    /// Opens a socket that sends on `link` of `machine`. `neighbour` must be reachable by that
-    /// link.
+    /// Opens a socket that sends on `link` of `machine`, packets of the family of `neighbour`,
+    /// which must be reachable by that link. The kernel sends packets of other families as well,
+    /// but looks for their transport header in the wrong place.
     pub fn new(machine: &Machine, link: &str, neighbour: IpAddr) -> Result<Self> {
         let (socket, index) = machine
             .run(|| {
@@ -148,11 +149,14 @@ impl FrameSender {
             .with_context(|| format!("{}: no packet socket", machine.name()))?;
         // The link-layer address of the socket comes from a packet that arrives on the link: the
         // answer of the neighbour.
+        let protocol: u16 = if neighbour.is_ipv4() { 0x0800 } else { 0x86dd };
+        let is_answer =
+            |from: &LinkAddr| from.ifindex() == index && from.protocol() == protocol.to_be();
         ping(machine, neighbour, 1)?;
         let start = Instant::now();
         while start.elapsed() < deadline() {
             let (_, from) = recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut [0; 64])?;
-            if let Some(link) = from.filter(|from| from.ifindex() == index) {
+            if let Some(link) = from.filter(is_answer) {
                 return Ok(Self { socket, link });
             }
         }

@@ -91,10 +91,9 @@ fn processes_outside_of_the_cgroup_reach_hostports() -> Result<()> {
         return Ok(());
     };
     let (_pod, _server) = published(&sandbox, &Mapping::both(HOSTPORT, PORT))?;
-    assert!(
-        !has_chain(&sandbox),
-        "connections are not tracked for nothing"
-    );
+    // Connections are not tracked for nothing. On a slow machine a command of the test may have
+    // been outside for long enough to count.
+    await_chain(&sandbox, false)?;
     let outside = Process::start(&sandbox.node, &["sleep", "1000"])?;
     await_chain(&sandbox, true)?;
     for one in connect_all(&sandbox, None, &NODE)? {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use abi::Address;
 use anyhow::{Result, ensure};
 use e2e::{
-    Agent, Config, Machine, NODE, Pod, RawSocket, Sandbox, Sniffer, UPLINK, WORLD, patient, ping,
+    Agent, Config, Machine, Mapping, NODE, Pod, RawSocket, Sandbox, Sniffer, UPLINK, WORLD,
+    patient, ping,
 };
 use verdict::simulator::frame::{Body, Frame};
 
@@ -156,6 +157,51 @@ fn fragments_pass_in_any_order_with_connection_tracking() -> Result<()> {
         raw.send(&second, world)?;
         raw.send(&first, world)?;
         assert_eq!(arrival(&sink)?, (SocketAddr::new(node, 45_000), b'z'));
+    }
+    assert_eq!(lost(&agent)?, 0);
+    Ok(())
+}
+
+/// IP options that are not copied to later fragments (RFC 791): 40 times "no operation".
+const OPTIONS: (u8, [u8; 40]) = (0, [1; 40]);
+
+/// Options make the header of a first fragment longer than the whole last fragment. The kernel lets
+/// no program cut off a packet within its headers, so the last one is restored with padding.
+#[test]
+fn a_last_fragment_shorter_than_the_header_of_the_first_one_waits_for_it() -> Result<()> {
+    const PORT: u16 = 5353;
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let config = Config::new("1.1.0").publish(&[Mapping::udp(PORT, 53)]);
+    let pod = pod(&sandbox, "pod", config)?;
+    let [node, world] = [NODE[0], WORLD[0]];
+    ping(&pod.machine, world, 1)?;
+    let own = pod.address(world)?;
+    let inside = SocketAddr::new(own, 53);
+    let outside = SocketAddr::new(world, 7000);
+    for (sender, from, to, receiver, at) in [
+        (&pod.machine, inside, outside, &sandbox.world, outside),
+        (
+            &sandbox.world,
+            outside,
+            SocketAddr::new(node, PORT),
+            &pod.machine,
+            inside,
+        ),
+    ] {
+        let sink = sink(receiver, at)?;
+        let body = Body::Udp(from.port(), to.port(), vec![b'o'; 1_200 - 7]);
+        let mut frame = Frame::new(abi(from.ip()), abi(to.ip()), body);
+        frame.ethernet = None;
+        let last = frame.fragment(0x61, 1_200..1_201);
+        frame.options.push((OPTIONS.0, OPTIONS.1.to_vec()));
+        let first = frame.fragment(0x61, 0..1_200);
+        ensure!(last.len() < 60, "{} bytes", last.len());
+        let raw = RawSocket::sender(sender, to.ip())?;
+        raw.send(&last, to.ip())?;
+        raw.send(&first, to.ip())?;
+        let mut buffer = [0; 4000];
+        let (length, _) = sink.recv_from(&mut buffer)?;
+        ensure!(buffer[..length] == [b'o'; 1_193], "{length} bytes");
     }
     assert_eq!(lost(&agent)?, 0);
     Ok(())

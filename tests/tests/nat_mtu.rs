@@ -242,6 +242,34 @@ fn the_mtu_of_a_network_is_reported_if_it_shares_a_bridge_with_a_larger_one() ->
     Ok(())
 }
 
+/// A pod on a bridge learns from redirects of the node that it reaches the other networks of the
+/// bridge directly, without the gateway (RFC 792). The bridge discards such frames if they are too
+/// large, and reports nothing.
+fn check_direct_route(fast_path: bool) -> Result<()> {
+    let narrow = network("narrow", 71, NARROW).with("bridge", json!("wide0"));
+    let scene = Scene::new(fast_path, narrow)?;
+    let wide = &scene.wide.machine;
+    for address in &scene.narrow.addresses {
+        wide.call(&format!("ip route add {address} dev eth0"))?;
+    }
+    let own = |family: usize| SocketAddr::new(scene.narrow.addresses[family], PORT);
+    let path: Path<'_> = Box::new(|family| {
+        let to = own(family);
+        Cell::request(wide, to, &scene.narrow.machine, to, gateway(70, family))
+    });
+    check_cells(&[("pod to pod", path)], NARROW)
+}
+
+#[test]
+fn the_mtu_of_a_network_is_reported_to_a_direct_neighbour_with_the_fast_path() -> Result<()> {
+    check_direct_route(true)
+}
+
+#[test]
+fn the_mtu_of_a_network_is_reported_to_a_direct_neighbour_without_the_fast_path() -> Result<()> {
+    check_direct_route(false)
+}
+
 fn check_narrow_uplink(fast_path: bool) -> Result<()> {
     let sandbox = Sandbox::new()?;
     for (machine, link) in [(&sandbox.node, UPLINK), (&sandbox.world, "eth0")] {

@@ -9,7 +9,7 @@ use core::hint::black_box;
 use abi::{Datagram, DatagramRing, FragmentKey, HELD_PART, HELD_PARTS, HeldHeader, HeldKey, RING};
 use aya_ebpf::bindings::{BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM, BPF_NOEXIST};
 use aya_ebpf::helpers;
-use verdict::FragmentStore;
+use verdict::{FragmentStore, Packet as _};
 
 use crate::atomic;
 use crate::kernel::Kernel;
@@ -152,7 +152,10 @@ impl FragmentStore for Kernel {
         // SAFETY: a map's value stays readable until the program ends.
         let length = unsafe { (*first).header.length };
         // SAFETY: the helper checks the length.
-        if unsafe { helpers::bpf_skb_change_tail(self.context(), length, 0) } != 0 {
+        let result = unsafe { helpers::bpf_skb_change_tail(self.context(), length, 0) };
+        // No packet is cut off before the transport header that its sender has stated. A shorter
+        // fragment keeps the rest of the packet as padding: its own header has its length.
+        if result != 0 && self.len() < length {
             return false;
         }
         for part in 0..HELD_PARTS {

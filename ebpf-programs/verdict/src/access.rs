@@ -59,7 +59,7 @@ pub(crate) fn check_outsider<E: Node>(node: &E, work: &Work) -> Decision<()> {
     }
 }
 
-/// As [`check_outsider`], for a packet without ports, by its destination: an ICMP error that quotes
+/// As `check_outsider`, for a packet without ports, by its destination: an ICMP error that quotes
 /// no flow, or a fragment without its first one. An address that the node has as well is the
 /// node's.
 #[inline(always)]

@@ -74,7 +74,7 @@ pub struct ClockHand {
     pub victim_account: u32,
     /// Slot of the victim's pod.
     pub victim_pod: u32,
-    /// [`Progress`] of the victim.
+    /// `Progress` of the victim.
     pub victim_progress: u32,
     /// Time of the victim's last packet, in seconds of `CLOCK_MONOTONIC`.
     pub victim_last_seen: u32,
@@ -86,7 +86,7 @@ pub struct ClockHand {
     pub idle_until: u32,
     /// Seconds of `CLOCK_MONOTONIC`.
     pub now: u32,
-    /// The account whose long idle connections give way; [`ANY_ACCOUNT`] or [`NO_ACCOUNT`].
+    /// The account whose long idle connections give way; `ANY_ACCOUNT` or `NO_ACCOUNT`.
     pub idle_account: u32,
     /// Always zero.
     pub reserved: u32,

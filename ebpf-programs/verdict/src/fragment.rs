@@ -40,6 +40,8 @@ pub struct FragmentWork {
     pub range: FragmentRange,
     /// Whether the datagram has state that has not expired; 0 or 1.
     pub is_alive: u32,
+    /// Whether the state is that of a complete datagram, and the fragment of the next one; 0 or 1.
+    pub is_ahead: u32,
     /// The held fragment.
     pub held: HeldHeader,
     /// Its place.
@@ -65,6 +67,7 @@ pub(crate) fn find<E: Node + FragmentStore>(
         return Ok(if has_ports { Content::Ip } else { lost(work) });
     }
     let known = env.datagram(&work.fragment.key);
+    work.fragment.is_ahead = 0;
     work.fragment.is_alive = u32::from(read(env, work, known));
     if work.fragment.is_alive == 0 {
         restart(&mut work.fragment.datagram, work.now);
@@ -77,7 +80,7 @@ pub(crate) fn find<E: Node + FragmentStore>(
 /// [`Content::AwaitedFragment`] where it is the first one, and others wait for it.
 #[inline(always)]
 pub(crate) fn finish<E: Node + FragmentStore>(env: &mut E, work: &mut Work, hook: Hook) -> Content {
-    let waiting = write(env, work);
+    let waiting = write(env, work, hook);
     if work.headers.fragment == Fragment::First {
         work.fragment.datagram.held = waiting;
         return if waiting == 0 {
@@ -89,7 +92,7 @@ pub(crate) fn finish<E: Node + FragmentStore>(env: &mut E, work: &mut Work, hook
     if work.headers.transport == Transport::Portless {
         return Content::Ip;
     }
-    if work.fragment.datagram.flags & DatagramFlags::PORTS == 0 {
+    if work.fragment.datagram.flags & DatagramFlags::PORTS == 0 || work.fragment.is_ahead != 0 {
         return if hold::is_held(env, work, hook) {
             Content::EarlyFragment
         } else {
@@ -151,9 +154,10 @@ fn insert<E: FragmentStore>(env: &mut E, fragment: &mut FragmentWork) {
     }
 }
 
-/// Writes the state of the datagram. For a first fragment, returns the fragments that wait for it.
+/// Writes the state of the datagram. For a first fragment, returns the fragments that wait for it:
+/// none at the uplink's egress, where they are of the next datagram with its identification.
 #[inline(always)]
-fn write<E: FragmentStore>(env: &mut E, work: &mut Work) -> u64 {
+fn write<E: FragmentStore>(env: &mut E, work: &mut Work, hook: Hook) -> u64 {
     let Some(known) = env.datagram(&work.fragment.key) else {
         insert(env, &mut work.fragment);
         return 0;
@@ -162,7 +166,7 @@ fn write<E: FragmentStore>(env: &mut E, work: &mut Work) -> u64 {
     // After the ports are written: see `hold`.
     let is_first = work.headers.fragment == Fragment::First
         && work.fragment.datagram.flags & DatagramFlags::REFUSED == 0;
-    if !is_first && work.fragment.is_alive != 0 {
+    if hook == Hook::UplinkOut || (!is_first && work.fragment.is_alive != 0) {
         return 0;
     }
     let waiting = env.take_held(known, u64::MAX);
@@ -186,15 +190,17 @@ pub(crate) fn update(work: &mut Work, has_order: bool) -> Decision<()> {
     let differs = datagram.flags & DatagramFlags::PORTS != 0
         && (datagram.source_port != headers.tuple.source_port
             || datagram.destination_port != headers.tuple.destination_port);
-    // The sender uses the identification again. The receiver has forgotten a complete datagram: a
-    // fragment that does not fit into it is of the next one, also before that one's first. Others
-    // are copies.
-    let is_next = if has_order {
-        datagram.flags & DatagramFlags::COMPLETE != 0
-            && (is_first || !range::is_within(datagram, work.fragment.range, is_last))
-    } else {
-        is_first && differs
-    };
+    // The receiver has forgotten a complete datagram: whatever follows is of the next one with its
+    // identification.
+    let follows = has_order && datagram.flags & DatagramFlags::COMPLETE != 0;
+    if follows && !is_first && headers.transport != Transport::Portless {
+        // Waits for its own first fragment. Fragments of the complete one may still be on the way
+        // to the uplink, so that one's state stays.
+        datagram.seen = work.now;
+        work.fragment.is_ahead = 1;
+        return Ok(());
+    }
+    let is_next = follows || (!has_order && is_first && differs);
     if is_next {
         restart(datagram, work.now);
     } else if datagram.flags & DatagramFlags::REFUSED != 0 {

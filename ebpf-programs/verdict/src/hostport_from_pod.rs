@@ -256,7 +256,7 @@ fn is_reported_by_stack<E: Packet + Node>(env: &mut E, work: &mut Work, to: u32)
 /// Writes the bridge's MAC address as the destination: the pod may have sent the frame to a pod of
 /// its own subnet.
 #[inline(always)]
-fn address_to_bridge<E: Packet + Node>(env: &mut E, work: &Work) -> Decision<()> {
+pub(crate) fn address_to_bridge<E: Packet + Node>(env: &mut E, work: &Work) -> Decision<()> {
     let Some(mac) = network(env, work.pod).map(|network| network.mac) else {
         return Ok(());
     };
@@ -268,10 +268,11 @@ fn address_to_bridge<E: Packet + Node>(env: &mut E, work: &Work) -> Decision<()>
     env.store(0, words.map(u32::from_ne_bytes))
 }
 
-/// All fragments of a packet take the same path, whatever their length: connection tracking
-/// reassembles them on the way through the stack.
+/// Returns whether a packet fits the link `to` of the receiving pod, of which the sender's may have
+/// another MTU. All fragments of a packet take the same path, whatever their length: connection
+/// tracking reassembles them on the way through the stack.
 #[inline(always)]
-fn fits<E: Packet + Node + Shaper>(env: &E, work: &mut Work, to: u32) -> bool {
+pub(crate) fn fits<E: Packet + Node + Shaper>(env: &E, work: &mut Work, to: u32) -> bool {
     (work.headers.fragment == Fragment::Whole || env.mtu(work.interface) <= env.mtu(to))
         && row_cache::fits(env, &mut work.rows.pod_mtu, to)
 }

@@ -397,7 +397,7 @@ fn enter<E: Packet + Node + Shaper + FlowCache + FragmentStore>(
 
 /// Drops packets that would leave by a link without translation.
 #[inline(always)]
-pub fn check_exit<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+pub fn check_exit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<()> {
     exit::check(env, work)
 }
 

@@ -24,7 +24,19 @@ pub(super) struct Case<'a> {
     pub(super) theirs: Vec<&'a Arrival>,
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    /// Returns a case for each of the packets.
+    pub(super) fn single(&self) -> Vec<Self> {
+        let with = |ours: Vec<&'a Arrival>, theirs: Vec<&'a Arrival>| Self {
+            ours,
+            theirs,
+            ..*self
+        };
+        let ours = self.ours.iter().map(|it| with(vec![it], Vec::new()));
+        let theirs = self.theirs.iter().map(|it| with(Vec::new(), vec![it]));
+        ours.chain(theirs).collect()
+    }
+
     /// Returns the actions of the step.
     pub(super) fn actions(&self) -> impl Iterator<Item = &Action> {
         self.trace.steps[self.step].actions.iter()

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, Result, ensure};
 
 use super::case::Case;
-use super::differences::explain;
+use super::differences::{Difference, explain};
 use super::generate;
 use super::replay::{Arrival, Replay, Sent};
 use super::system::{SCENES, Scene, System, pod_address};
@@ -180,9 +180,10 @@ impl Pair {
                 only_ours,
                 only_theirs,
             );
-            let Some(found) = cases.iter().map(explain).collect::<Option<Vec<_>>>() else {
+            let Some(found) = cases.iter().map(explain_all).collect::<Option<Vec<_>>>() else {
                 return Ok(Outcome::Differs(shown));
             };
+            let found = found.concat();
             explained.extend(found.iter().map(|it| (it.name, it.reason)));
             if found.iter().any(|it| it.ends) {
                 break;
@@ -249,6 +250,16 @@ fn cases<'a>(
         theirs,
     });
     cases.collect()
+}
+
+/// Returns the differences that explain a case: one for all of its packets, or for packets of no
+/// flow, which may have nothing in common, one for each.
+fn explain_all(case: &Case<'_>) -> Option<Vec<&'static Difference>> {
+    match explain(case) {
+        Some(difference) => Some(vec![difference]),
+        None if case.flow().is_none() => case.single().iter().map(explain).collect(),
+        None => None,
+    }
 }
 
 /// Returns the trace without each of its steps, and without each action of a step.

@@ -2,18 +2,19 @@
 //! docs/masquerade.md lists them.
 
 mod errors;
+mod unopened;
 
 use abi::protocol;
-use verdict::simulator::frame::flag;
 
 use self::errors::{
     is_error_about_fragment, is_error_about_reset, is_error_of_bystander, is_error_of_no_flow,
-    is_forged_mtu, is_short_quote, is_source_of_nodes_error,
+    is_forged_mtu, is_short_quote, is_source_of_nodes_error, is_source_of_routers_error,
 };
+use self::unopened::is_beside_unopened;
 use super::case::{Case, is_not_of_its_flow, is_reset};
 use super::generate::LARGEST;
 use super::kinds::martians;
-use super::replay::{Arrival, Sent};
+use super::replay::Arrival;
 use super::system::Site;
 use super::trace::{Action, Entry, PUBLISHED_PORT, Path, Protocol, Way};
 
@@ -29,12 +30,18 @@ pub(super) struct Difference {
 }
 
 /// All allowed differences.
-pub(super) static ALL: [Difference; 19] = [
+pub(super) static ALL: [Difference; 20] = [
     Difference {
         name: "the source of a node's own error",
         reason: "a router reports from its own address",
         ends: false,
         explains: is_source_of_nodes_error,
+    },
+    Difference {
+        name: "the source of a router's error about a moved port",
+        reason: "a router reports from its own address",
+        ends: false,
+        explains: is_source_of_routers_error,
     },
     Difference {
         name: "a mapping that netfilter uses again",
@@ -311,43 +318,6 @@ fn is_order_of_fragments(case: &Case<'_>) -> bool {
             .all(|it| case.is_translated(it, flow, Way::There))
 }
 
-/// A segment to a pod's own address makes a flow if it is a SYN. Netfilter also picks up a
-/// connection in the middle. Another flow with its tuple at the server then gets another port.
-fn is_beside_unopened(case: &Case<'_>) -> bool {
-    let Some((flow, Way::There)) = case.flow() else {
-        return false;
-    };
-    let of = case.trace.flows[flow];
-    let is_opened = |other: usize| {
-        let opens = |sent: &Sent| sent.flags & (flag::SYN | flag::ACK) == flag::SYN;
-        case.history
-            .iter()
-            .any(|sent| sent.flow == other && sent.way == Way::There && opens(sent))
-    };
-    let clashes = |other: usize| {
-        let to = case.trace.flows[other];
-        to.protocol == Protocol::Tcp
-            && to.port == of.port
-            && to.path.client() == of.path.client()
-            && to.path.server() == of.path.server()
-            && matches!(
-                to.path,
-                Path::Between {
-                    entry: Entry::Own { .. },
-                    ..
-                }
-            )
-    };
-    let is_moved = |it: &&Arrival| it.text.contains("moved port");
-    (0..case.trace.flows.len()).any(|other| clashes(other) && !is_opened(other))
-        && case.ours.len() == case.theirs.len()
-        && case.theirs.iter().all(is_moved)
-        && case
-            .ours
-            .iter()
-            .all(|it| !is_moved(it) && case.is_translated(it, flow, Way::There))
-}
-
 /// Netfilter gives a flow the port of an earlier flow with the same source, and a port that a
 /// forged packet has taken is not free. Viaduct keeps the client's own port where it is free, and
 /// drops forged packets.
@@ -376,7 +346,8 @@ fn is_used_again(case: &Case<'_>) -> bool {
 
 /// A packet with a wrong checksum is invalid for connection tracking: it is not translated, and
 /// makes no flow. Viaduct translates it, and the checksum stays wrong. By netfilter, a reply to it
-/// opens a flow of the pod, from which later packets of the client get another port.
+/// opens a flow of the pod, from which later packets of the client get another port. A packet to a
+/// pod's own address keeps a port that clashes.
 fn is_corrupt(case: &Case<'_>) -> bool {
     let mut corrupted = case.history.iter().filter(|sent| sent.is_corrupt);
     let Some((flow, way)) = case.flow() else {
@@ -390,12 +361,19 @@ fn is_corrupt(case: &Case<'_>) -> bool {
     };
     let is_moved =
         |it: &&Arrival| it.text.contains("moved port") && case.is_translated(it, flow, way);
-    corrupted.any(|sent| sent.flow == flow)
-        && case.ours.iter().all(|it| case.is_translated(it, flow, way))
+    let has_moved_alone = way == Way::There
+        && case.ours.iter().all(is_moved)
         && case
             .theirs
             .iter()
-            .all(|it| is_not_of_its_flow(it, case) || way == Way::There && is_moved(it))
+            .all(|it| case.is_translated(it, flow, way));
+    corrupted.any(|sent| sent.flow == flow)
+        && case.ours.iter().all(|it| case.is_translated(it, flow, way))
+        && (has_moved_alone
+            || case
+                .theirs
+                .iter()
+                .all(|it| is_not_of_its_flow(it, case) || way == Way::There && is_moved(it)))
 }
 
 /// Netfilter masquerades a flow with the port of another flow's hostport, if no tuple is equal.

@@ -112,7 +112,8 @@ pub(super) struct System {
 
 struct End {
     mac: [u8; 6],
-    sender: FrameSender,
+    /// For IPv4 and for IPv6.
+    senders: [FrameSender; 2],
     capture: Capture,
     // Its namespace lives as long.
     _machine: Machine,
@@ -238,7 +239,7 @@ impl System {
         let end = self.end(site);
         let kind: u16 = if four { 0x0800 } else { 0x86dd };
         let ethernet = [&target[..], &end.mac, &kind.to_be_bytes()].concat();
-        end.sender
+        end.senders[usize::from(!four)]
             .send(&[&ethernet, packet].concat())
             .with_context(|| format!("{site:?} sends {} bytes", packet.len()))
     }
@@ -258,7 +259,7 @@ impl End {
         for neighbour in neighbours {
             ping(&machine, neighbour, 1)?;
         }
-        let sender = FrameSender::new(&machine, "eth0", neighbours[0])?;
+        let [four, six] = neighbours.map(|neighbour| FrameSender::new(&machine, "eth0", neighbour));
         let mac = mac(&machine, "eth0")?;
         if is_world {
             // Their entries never wait for an answer.
@@ -277,7 +278,7 @@ impl End {
         Ok(Self {
             mac,
             capture: Capture::start(&machine)?,
-            sender,
+            senders: [four?, six?],
             _machine: machine,
         })
     }

@@ -13,21 +13,20 @@ use model::{
     Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkAccess, NetworkName, RangeSet,
 };
 use planner::{BypassMode, DeclaredNetworks, ForwardingMode, ShaperMode, XdpPrefilterMode};
-use serde::Deserialize;
 
 use crate::cni::file_watch::Directories;
 use crate::telemetry::log;
+use declare::{KeyValue, Rule, config, keys};
 use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
 
 pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 
+mod declare;
 mod file;
 mod limit_keys;
-mod merge;
 pub(crate) mod pod_cidr_file;
 pub(crate) mod pod_cidrs;
 pub(crate) mod reload;
-mod reload_rules;
 mod values;
 
 /// Name of the default network in records and in the API.
@@ -69,10 +68,7 @@ pub(crate) struct Options {
     keys: Keys,
 }
 
-/// All keys, unparsed; `None` or empty if not set.
-#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
-#[serde(rename_all = "kebab-case", default)]
-struct Keys {
+keys! {
     /// Unix socket to serve the API on [default: /run/viaduct/viaduct.sock]
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
@@ -231,55 +227,81 @@ struct Keys {
     log_level: Option<String>,
 }
 
-/// The validated configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Config {
-    pub(crate) socket: PathBuf,
+config! {
+    |keys| {
+        let kubenet = keys.kubenet.unwrap_or(false);
+        let socket = path("socket", keys.socket, api::DEFAULT_SOCKET)?;
+        let read_only = optional_path("read-only-socket", keys.read_only_socket)?;
+        let sandbox = keys.sandbox.as_deref();
+    }
+
+    Restart "socket" => socket: PathBuf = socket.clone(),
     /// Privileges of the agent, and its read-only socket.
-    pub(crate) access: Access,
+    Restart "sandbox, read-only-socket, socket-group" => access: Access =
+        Access::new(&socket, read_only, keys.socket_group, sandbox)?,
     /// Where metrics are served over TCP; `None` for nowhere.
-    pub(crate) metrics_listen: Option<SocketAddr>,
-    pub(crate) state_dir: PathBuf,
-    pub(crate) bpffs: PathBuf,
+    Restart "metrics-listen" => metrics_listen: Option<SocketAddr> = keys
+        .metrics_listen
+        .map(|address| parse("metrics-listen", &address))
+        .transpose()?,
+    Restart "state-dir" => state_dir: PathBuf = path("state-dir", keys.state_dir, "/run/viaduct")?,
+    Restart "bpffs" => bpffs: PathBuf = path("bpffs", keys.bpffs, api::DEFAULT_BPFFS)?,
     /// `None` for the root of the mounted cgroup2.
-    pub(crate) cgroup: Option<PathBuf>,
-    pub(crate) bridge: IfName,
-    /// One range set for each pod CIDR, IPv4 first.
-    pub(crate) ranges: Vec<RangeSet>,
-    pub(crate) pod_cidr_file: Option<PathBuf>,
+    Restart "cgroup" => cgroup: Option<PathBuf> = optional_path("cgroup", keys.cgroup)?,
+    Restart "bridge" => bridge: IfName = parse("bridge", keys.bridge.as_deref().unwrap_or("cbr0"))?,
+    Restart "pod-cidr-file" => pod_cidr_file: Option<PathBuf> =
+        optional_path("pod-cidr-file", keys.pod_cidr_file)?,
     /// In bytes; `None` for the smallest MTU of the node's links.
-    pub(crate) mtu: Option<u32>,
+    Restart "mtu" => mtu: Option<u32> = mtu(keys.mtu.unwrap_or(0))?,
     /// Whether unset keys have kubelet's defaults; `hairpin` and `non_masquerade` contain them
     /// already.
-    pub(crate) kubenet: bool,
-    pub(crate) hairpin: HairpinMode,
-    /// Destinations that see the pods' own source addresses.
-    pub(crate) non_masquerade: BTreeSet<Cidr>,
+    Restart "kubenet" => kubenet: bool = kubenet,
     /// Which packets enter and leave the default network.
-    pub(crate) network_access: NetworkAccess,
-    /// Bridges and subnets that networks of CNI configurations may use.
-    pub(crate) declared: DeclaredNetworks,
-    /// Empty for the uplinks that the routing table uses.
-    pub(crate) uplinks: BTreeSet<IfName>,
-    /// Key of the pod annotation with port mappings.
-    pub(crate) hostport_annotation: Option<String>,
-    /// At most one address per family; empty for the uplink's.
-    pub(crate) egress: BTreeSet<IpAddr>,
+    Restart "direct-access, internal" => network_access: NetworkAccess =
+        values::access(keys.internal, keys.direct_access)?,
     /// Capacity of the flow table in entries; `None` to derive it from the memory.
-    pub(crate) flow_entries: Option<u32>,
-    /// When pod traffic bypasses bridge and netfilter.
-    pub(crate) bypass: BypassMode,
-    pub(crate) forwarding: ForwardingMode,
-    /// Whether the XDP prefilter is attached to uplinks.
-    pub(crate) xdp_prefilter: XdpPrefilterMode,
+    Restart "flow-table-size" => flow_entries: Option<u32> =
+        flow_entries(keys.flow_table_size.unwrap_or(0))?,
     /// Mechanism of bandwidth limits.
-    pub(crate) shaper: ShaperMode,
+    Restart "shaper" => shaper: ShaperMode = mode("shaper", keys.shaper, ShaperMode::Auto)?,
     /// Defaults and ceilings of bandwidth limits in the default network.
-    pub(crate) limits: LimitPolicy,
-    pub(crate) datapath_object: Option<PathBuf>,
+    Restart "*-default, *-ceiling" => limits: LimitPolicy = LimitPolicy {
+        default: limit_keys::rates("default", keys.ingress_default, keys.egress_default)?,
+        ceiling: limit_keys::rates("ceiling", keys.ingress_ceiling, keys.egress_ceiling)?,
+    },
+    Restart "datapath-object" => datapath_object: Option<PathBuf> = keys.datapath_object,
     /// Directories of CNI configurations and plugins.
-    pub(crate) installation: Directories,
-    pub(crate) log_level: String,
+    Restart "cni-conf-dir, cni-bin-dir" => installation: Directories = Directories {
+        configurations: optional_path("cni-conf-dir", keys.cni_conf_dir)?,
+        plugins: optional_path("cni-bin-dir", keys.cni_bin_dir)?,
+    },
+    /// One range set for each pod CIDR, IPv4 first.
+    Live "pod-cidr" => ranges: Vec<RangeSet> = ranges(&keys.pod_cidr)?,
+    Live "hairpin-mode" => hairpin: HairpinMode = hairpin(keys.hairpin_mode.as_deref(), kubenet)?,
+    /// Destinations that see the pods' own source addresses.
+    Live "non-masquerade-cidr" => non_masquerade: BTreeSet<Cidr> =
+        non_masquerade(keys.non_masquerade_cidr, kubenet)?,
+    /// Empty for the uplinks that the routing table uses.
+    Live "uplink" => uplinks: BTreeSet<IfName> = items(&keys.uplink)
+        .map(|name| parse("uplink", name))
+        .collect::<Result<_>>()?,
+    /// At most one address per family; empty for the uplink's.
+    Live "egress-address" => egress: BTreeSet<IpAddr> = egress(&keys.egress_address)?,
+    /// When pod traffic bypasses bridge and netfilter.
+    Live "bypass-netfilter" => bypass: BypassMode =
+        mode("bypass-netfilter", keys.bypass_netfilter, BypassMode::Auto)?,
+    Live "forwarding" => forwarding: ForwardingMode =
+        mode("forwarding", keys.forwarding, ForwardingMode::Auto)?,
+    /// Whether the XDP prefilter is attached to uplinks.
+    Live "xdp-guard" => xdp_prefilter: XdpPrefilterMode =
+        mode("xdp-guard", keys.xdp_guard, XdpPrefilterMode::Off)?,
+    /// Key of the pod annotation with port mappings.
+    Live "hostport-annotation" => hostport_annotation: Option<String> =
+        annotation(keys.hostport_annotation)?,
+    /// Bridges and subnets that networks of CNI configurations may use.
+    Live "declared-bridge, declared-subnet" => declared: DeclaredNetworks =
+        values::declared(keys.declared_bridge, keys.declared_subnet)?,
+    Live "log-level" => log_level: String = log_level(keys.log_level)?,
 }
 
 impl Config {
@@ -297,6 +319,20 @@ impl Config {
             kubenet,
             ..Self::from_keys(keys)?
         })
+    }
+
+    /// Returns the keys that differ in `wanted` and take effect only at the next start of the
+    /// agent.
+    pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
+        self.changed(wanted, Rule::Restart)
+    }
+
+    /// Returns the keys that differ in `wanted` and take effect at once. Pod CIDRs that were
+    /// removed from the file stay: they may come from another source.
+    pub(crate) fn reloadable(&self, wanted: &Self) -> Vec<&'static str> {
+        let mut keys = self.changed(wanted, Rule::Live);
+        keys.retain(|keys| *keys != "pod-cidr" || !wanted.ranges.is_empty());
+        keys
     }
 
     /// Returns the default network. Without ranges it assigns no addresses, and its bridge is not
@@ -320,69 +356,6 @@ impl Config {
                 ..model::BridgeOptions::default()
             },
         }
-    }
-
-    fn from_keys(keys: Keys) -> Result<Self> {
-        let kubenet = keys.kubenet.unwrap_or(false);
-        let socket = path("socket", keys.socket, api::DEFAULT_SOCKET)?;
-        let read_only = optional_path("read-only-socket", keys.read_only_socket)?;
-        Ok(Self {
-            access: Access::new(
-                &socket,
-                read_only,
-                keys.socket_group,
-                keys.sandbox.as_deref(),
-            )?,
-            socket,
-            metrics_listen: keys
-                .metrics_listen
-                .map(|address| parse("metrics-listen", &address))
-                .transpose()?,
-            state_dir: path("state-dir", keys.state_dir, "/run/viaduct")?,
-            bpffs: path("bpffs", keys.bpffs, api::DEFAULT_BPFFS)?,
-            cgroup: optional_path("cgroup", keys.cgroup)?,
-            bridge: parse("bridge", keys.bridge.as_deref().unwrap_or("cbr0"))?,
-            ranges: ranges(&keys.pod_cidr)?,
-            pod_cidr_file: optional_path("pod-cidr-file", keys.pod_cidr_file)?,
-            mtu: mtu(keys.mtu.unwrap_or(0))?,
-            kubenet,
-            hairpin: hairpin(keys.hairpin_mode.as_deref(), kubenet)?,
-            non_masquerade: non_masquerade(keys.non_masquerade_cidr, kubenet)?,
-            network_access: values::access(keys.internal, keys.direct_access)?,
-            declared: values::declared(keys.declared_bridge, keys.declared_subnet)?,
-            uplinks: items(&keys.uplink)
-                .map(|name| parse("uplink", name))
-                .collect::<Result<_>>()?,
-            hostport_annotation: annotation(keys.hostport_annotation)?,
-            egress: egress(&keys.egress_address)?,
-            flow_entries: flow_entries(keys.flow_table_size.unwrap_or(0))?,
-            bypass: (keys.bypass_netfilter.as_deref())
-                .map_or(Ok(BypassMode::Auto), |mode| parse("bypass-netfilter", mode))?,
-            forwarding: (keys.forwarding.as_deref())
-                .map_or(Ok(ForwardingMode::Auto), |mode| parse("forwarding", mode))?,
-            xdp_prefilter: (keys.xdp_guard.as_deref())
-                .map_or(Ok(XdpPrefilterMode::Off), |mode| parse("xdp-guard", mode))?,
-            shaper: (keys.shaper.as_deref())
-                .map_or(Ok(ShaperMode::Auto), |mode| parse("shaper", mode))?,
-            limits: LimitPolicy {
-                default: limit_keys::rates(
-                    "default",
-                    keys.ingress_default.as_deref(),
-                    keys.egress_default.as_deref(),
-                )?,
-                ceiling: limit_keys::rates(
-                    "ceiling",
-                    keys.ingress_ceiling.as_deref(),
-                    keys.egress_ceiling.as_deref(),
-                )?,
-            },
-            datapath_object: keys.datapath_object,
-            installation: Directories {
-                configurations: optional_path("cni-conf-dir", keys.cni_conf_dir)?,
-                plugins: optional_path("cni-bin-dir", keys.cni_bin_dir)?,
-            },
-            log_level: log_level(keys.log_level)?,
-        })
     }
 }
 
@@ -418,6 +391,11 @@ fn optional_path(key: &str, given: Option<PathBuf>) -> Result<Option<PathBuf>> {
 
 fn parse<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
     text.parse().map_err(|error| anyhow!("{key}: {error}"))
+}
+
+/// Parses a mode; `default` if it is not set.
+fn mode<T: FromStr<Err: Display>>(key: &str, text: Option<String>, default: T) -> Result<T> {
+    text.map_or(Ok(default), |text| parse(key, &text))
 }
 
 fn items(lists: &[String]) -> impl Iterator<Item = &str> {

@@ -2,6 +2,7 @@
 //!
 //! It is independent of the agent's default network: [`crate::network`] combines the two.
 
+pub(crate) mod agreement;
 pub(crate) mod bandwidth;
 pub(crate) mod bridge_keys;
 pub(crate) mod dns;

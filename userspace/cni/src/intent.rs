@@ -6,13 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use model::{
-    AttachmentKey, HairpinMode, IfName, IngressPolicy, Intent, LimitPolicy, Network, NetworkAccess,
-    RangeSet, Requested,
-};
+use model::{AttachmentKey, HairpinMode, IfName, Intent, Network, RangeSet, Requested};
 
+use crate::config::agreement::check_matches;
 use crate::config::static_ipam::{self, StaticAddress};
-use crate::{AddRequest, AddressSource, BridgeKeys, Config, Error, StatusRequest, Version};
+use crate::{AddRequest, AddressSource, Config, Error, StatusRequest, Version};
 
 /// Default of `bridge` for a network that the configuration declares, as in the bridge plugin.
 const DEFAULT_BRIDGE: &str = "cni0";
@@ -215,64 +213,8 @@ fn default_network(config: &Config, default: Option<&Network>) -> Result<Network
         ),
     ];
     checks.into_iter().collect::<Result<Vec<()>, _>>()?;
-    check_port_keys(&config.bridge_keys)?;
-    check_access(&config.bridge_keys, network.options.port.access)?;
-    let limits = config.bridge_keys.limits;
-    if limits != LimitPolicy::default() && limits != network.options.limits {
-        return Err(Error::invalid_config(
-            "bandwidthDefaults and bandwidthCeilings of the agent's default network are flags of the agent",
-        ));
-    }
+    config.bridge_keys.check_default_network(network)?;
     Ok(network.clone())
-}
-
-/// Fails if a bridge port key differs from the default network's setting, which all its ports
-/// share.
-fn check_port_keys(keys: &BridgeKeys) -> Result<(), Error> {
-    let vlan = |vlan: Option<model::VlanId>| vlan.map(model::VlanId::get);
-    let trunk = keys.vlans.trunk.first().copied();
-    let checks = [
-        check_matches("isGateway", keys.is_gateway, Some(true)),
-        check_matches("forceAddress", keys.force_address, Some(false)),
-        check_matches("enabledad", keys.enable_dad, Some(false)),
-        check_matches("macspoofchk", keys.mac_spoof_check, Some(true)),
-        check_matches("portIsolation", keys.port_isolation, Some(false)),
-        check_matches("ingressPolicy", keys.ingress, Some(IngressPolicy::Open)),
-        check_matches("vlan", vlan(keys.vlans.access), Some(0)),
-        check_matches("vlanTrunk", vlan(trunk), Some(0)),
-    ];
-    checks.into_iter().collect()
-}
-
-/// Fails if `internal` or `directAccess` differs from the default network's setting.
-fn check_access(keys: &BridgeKeys, access: NetworkAccess) -> Result<(), Error> {
-    let is = |wanted| Some(access == wanted);
-    check_matches("internal", keys.internal, is(NetworkAccess::Internal))?;
-    check_matches(
-        "directAccess",
-        keys.direct_access,
-        is(NetworkAccess::Direct),
-    )
-}
-
-/// Fails if the configuration sets `key` to another value than the default network has.
-fn check_matches<T: PartialEq + std::fmt::Display>(
-    key: &str,
-    configured: Option<T>,
-    current: Option<T>,
-) -> Result<(), Error> {
-    match configured {
-        Some(configured) if Some(&configured) != current.as_ref() => {
-            let current = current.map_or_else(|| "automatic".to_owned(), |value| value.to_string());
-            Err(Error::invalid_config(format!(
-                "{key} is {configured} in the configuration and {current} in the agent's default network"
-            ))
-            .with_details(
-                "remove the key, change the agent's setting, or declare a network with its own bridge and ipam",
-            ))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn prepend_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Error> {

@@ -1,12 +1,12 @@
 //! Tests of packets to addresses of pod subnets that no pod has.
 
-use abi::{DropReason, PrefixClass, SettingsFlags};
+use abi::{DropReason, Mac, PrefixClass, SettingsFlags};
 
 use crate::bypass::tests::{UPLINK, open_node};
 use crate::outcome::Verdict;
 use crate::simulator::example::{
-    BRIDGE, FAMILIES, INTERFACE, bridge_mac, gateway, mac, no_pod, node, other_mac, other_pod, pod,
-    remote,
+    BRIDGE, FAMILIES, INTERFACE, OTHER_INTERFACE, bridge_mac, gateway, mac, no_pod, node,
+    other_mac, other_pod, pod, remote,
 };
 use crate::simulator::frame::{Body, Frame, flag};
 use crate::simulator::{Place, Simulator, World};
@@ -43,7 +43,7 @@ fn bodies() -> [Body; 3] {
     ]
 }
 
-fn from_pod(world: &World, frame: Frame, next: abi::Mac) -> Verdict {
+fn from_pod(world: &World, frame: Frame, next: Mac) -> Verdict {
     let mut bytes = frame.sent_by(mac()).bytes();
     bytes[..6].copy_from_slice(&next.bytes());
     let mut simulator = Simulator::new(world.clone());
@@ -114,6 +114,72 @@ fn packets_pass_where_not_all_addresses_are_known_or_nothing_is_resolved() {
                     assert_eq!(from_pod(world, frame, bridge_mac()), Verdict::Pass);
                     let frame = Frame::new(from, to, body.clone());
                     assert_eq!(from_outside(world, &frame), Verdict::Pass);
+                }
+            }
+        }
+    }
+}
+
+/// Payloads that fit the other pod's link, and that do not.
+const LENGTHS: [usize; 2] = [100, 1_000];
+/// MTU of the other pod's link.
+const MTU: u32 = 500;
+
+/// Returns the MAC addresses to which frames with these payloads are passed, which the pod has sent
+/// to the other pod directly, fragments included.
+fn next_hops(world: &World, family: usize, length: usize) -> Vec<Mac> {
+    let body = Body::Udp(40_000, 53, vec![7; length]);
+    let frame = Frame::new(pod()[family], other_pod()[family], body).from_to(mac(), other_mac());
+    let mut simulator = Simulator::new(world.clone());
+    let mut frames = vec![frame.bytes(), frame.bytes()];
+    frames.extend(frame.fragments(7, 64));
+    frames
+        .iter()
+        .map(|bytes| {
+            let (verdict, bytes) = simulator.run(Place::FromPod, INTERFACE, bytes);
+            let passes = matches!(verdict, Verdict::Pass | Verdict::RedirectPeer(_));
+            assert!(passes, "{verdict:?}");
+            Mac::new(bytes[..6].try_into().expect("a MAC address"))
+        })
+        .collect()
+}
+
+#[test]
+fn a_frame_that_exceeds_the_mtu_of_a_pod_on_the_bridge_goes_to_the_node() {
+    for mut world in nodes() {
+        world.mtus.extend([(OTHER_INTERFACE, MTU), (BRIDGE, MTU)]);
+        for family in FAMILIES {
+            let [own, of_bridge] = [other_mac(), bridge_mac()];
+            // All fragments take one path.
+            let small = next_hops(&world, family, LENGTHS[0]);
+            assert_eq!(small, [own, own, of_bridge, of_bridge]);
+            let large = next_hops(&world, family, LENGTHS[1]);
+            assert_eq!(large, [of_bridge; 4]);
+        }
+    }
+}
+
+/// The bridge forwards the frame if the node would not report the MTU, and if the receiver would
+/// take what the node forwards for a duplicate.
+#[test]
+fn a_frame_to_a_pod_on_the_bridge_is_not_changed_where_the_node_reports_nothing() {
+    for world in nodes() {
+        let mut equal = world.clone();
+        let mut unrouted = world.clone();
+        let mut wide_route = world.clone();
+        let mut promiscuous = world;
+        let narrow = [(OTHER_INTERFACE, MTU), (BRIDGE, MTU)];
+        equal.mtus.extend(narrow);
+        equal.mtus.insert(INTERFACE, MTU);
+        unrouted.mtus.extend(narrow);
+        unrouted.egress_routes.clear();
+        wide_route.mtus.insert(OTHER_INTERFACE, MTU);
+        promiscuous.mtus.extend(narrow);
+        promiscuous.settings.flags |= SettingsFlags::DUPLICATES;
+        for world in [equal, unrouted, wide_route, promiscuous] {
+            for family in FAMILIES {
+                for length in LENGTHS {
+                    assert_eq!(next_hops(&world, family, length), [other_mac(); 4]);
                 }
             }
         }

@@ -56,8 +56,9 @@ pub(crate) fn hold<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Wor
     // Another CPU may have processed the first fragment meanwhile. It has written the ports before
     // it took the held fragments: one of the two has this one.
     env.read_datagram(datagram, &mut work.fragment.datagram);
-    if work.fragment.datagram.flags & DatagramFlags::PORTS == 0 || env.take_held(datagram, bit) == 0
-    {
+    // The ports of a complete datagram are not those of this one.
+    let flags = work.fragment.datagram.flags & (DatagramFlags::PORTS | DatagramFlags::COMPLETE);
+    if flags != DatagramFlags::PORTS || env.take_held(datagram, bit) == 0 {
         return true;
     }
     env.remove_held(&work.fragment.place);
@@ -65,7 +66,7 @@ pub(crate) fn hold<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Wor
     true
 }
 
-/// Drops the fragment that is held in [`FragmentWork::place`], and counts that.
+/// Drops the fragment that is held in [`super::FragmentWork::place`], and counts that.
 #[inline(always)]
 fn drop_held<E: Node + FragmentStore>(env: &mut E, work: &mut Work) {
     let Some(held) = env.held(&work.fragment.place) else {

@@ -41,7 +41,8 @@ pub(crate) fn identify<E: Packet + Node + FragmentStore>(
 }
 
 /// Reserves an identification for the datagram. All CPUs try the same ones in the same order. Where
-/// none is free, which takes tens of thousands of datagrams in [`LIFE`], returns the last one.
+/// none is free, which takes tens of thousands of datagrams in [`super::LIFE`], returns the last
+/// one.
 #[inline(always)]
 fn reserve<E: FragmentStore>(env: &mut E, work: &Work) -> u32 {
     let owner = owner(&work.fragment.key);

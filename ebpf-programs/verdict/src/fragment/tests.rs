@@ -1,12 +1,14 @@
 //! Tests of fragments: ranges, order, shares and identification, on the simulated node.
 
 mod identifications;
+mod receiver;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abi::{Address, Datagram, DatagramFlags, DropReason, FragmentRange, RING, Share};
+use abi::{Datagram, DatagramFlags, DropReason, FragmentRange, RING, Share};
 use proptest::prelude::*;
 
+use self::receiver::{parse, reassemble, received, whole};
 use super::LIFE;
 use super::range::add_range;
 use crate::outcome::Verdict;
@@ -42,78 +44,6 @@ fn leaving(node: &mut Simulator, from: u32, bytes: &[u8]) -> Vec<Vec<u8>> {
         .iter()
         .flat_map(|bytes| passing(node, Place::UplinkOut, INTERFACE, bytes))
         .collect()
-}
-
-/// Source, destination, protocol and identification.
-type Key = (Vec<u8>, Vec<u8>, u8, u32);
-
-/// Returns datagram, offset, "more fragments" and data of a frame's fragment.
-fn parse(frame: &[u8]) -> (Key, usize, bool, Vec<u8>) {
-    let packet = &frame[14..];
-    if packet[0] >> 4 == 4 {
-        let bits = u16::from_be_bytes([packet[6], packet[7]]);
-        let identification = u32::from(u16::from_be_bytes([packet[4], packet[5]]));
-        let end = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
-        let addresses = (packet[12..16].to_vec(), packet[16..20].to_vec());
-        let key = (addresses.0, addresses.1, packet[9], identification);
-        let offset = usize::from(bits & 0x1fff) * 8;
-        return (key, offset, bits & 0x2000 != 0, packet[20..end].to_vec());
-    }
-    assert_eq!(packet[6], 44, "a fragment header follows");
-    let bits = u16::from_be_bytes([packet[42], packet[43]]);
-    let identification = u32::from_be_bytes([packet[44], packet[45], packet[46], packet[47]]);
-    let addresses = (packet[8..24].to_vec(), packet[24..40].to_vec());
-    let key = (addresses.0, addresses.1, packet[40], identification);
-    let end = 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]]));
-    let data = packet[48..end].to_vec();
-    (key, usize::from(bits & 0xfff8), bits & 1 != 0, data)
-}
-
-/// Reassembles fragments as a receiver does that keeps the first copy of each byte. Returns the
-/// complete datagrams.
-///
-/// # Panics
-/// If two fragments of a datagram have different bytes in one place: datagrams were mixed.
-fn reassemble(frames: &[Vec<u8>]) -> BTreeSet<(Vec<u8>, Vec<u8>, Vec<u8>)> {
-    let mut bytes: BTreeMap<Key, BTreeMap<usize, u8>> = BTreeMap::new();
-    let mut lengths = BTreeMap::new();
-    for frame in frames {
-        let (key, offset, more, data) = parse(frame);
-        if !more {
-            let length = offset + data.len();
-            assert_eq!(*lengths.entry(key.clone()).or_insert(length), length);
-        }
-        let known = bytes.entry(key).or_default();
-        for (at, byte) in (offset..).zip(data) {
-            assert_eq!(
-                *known.entry(at).or_insert(byte),
-                byte,
-                "datagrams are mixed"
-            );
-        }
-    }
-    bytes
-        .into_iter()
-        .filter(|(key, bytes)| lengths.get(key) == Some(&bytes.len()))
-        .map(|((source, destination, ..), bytes)| {
-            (source, destination, bytes.into_values().collect())
-        })
-        .collect()
-}
-
-/// Returns the reassembled form of a frame that is not fragmented.
-fn whole(frame: &Frame) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
-    let header = if frame.source.is_v4() { 20 } else { 40 };
-    let part = |address: &Address| {
-        let bytes = address.bytes();
-        if address.is_v4() {
-            bytes[12..].to_vec()
-        } else {
-            bytes.to_vec()
-        }
-    };
-    let transport = frame.packet()[header..].to_vec();
-    (part(&frame.source), part(&frame.destination), transport)
 }
 
 /// A datagram of the property tests.
@@ -169,6 +99,22 @@ fn shuffled(pieces: Vec<(usize, Vec<u8>)>, copies: &[u8], order: &[u32]) -> Vec<
     all.into_iter().map(|(_, piece)| piece).collect()
 }
 
+/// Checks that nothing waits but copies of fragments of complete datagrams, and that they are
+/// dropped by name when they expire.
+fn check_held(simulator: &mut Simulator, copies: &[u8]) -> Result<(), TestCaseError> {
+    let waiting = simulator.world.held.len() as u64;
+    prop_assert!(waiting == 0 || copies.iter().any(|copies| *copies > 1));
+    prop_assert!(simulator.world.drops.is_empty());
+    simulator.world.now += LIFE + 1;
+    simulator.sweep();
+    prop_assert!(simulator.world.held.is_empty());
+    let drops = &simulator.world.drops;
+    let lost = drops.get(&DropReason::FragmentWithoutFirst);
+    prop_assert_eq!(lost.map_or(0, |lost| lost.packets), waiting);
+    prop_assert!(drops.len() <= 1);
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn any_order_of_the_fragments_of_pods_leaves_as_their_datagrams(
@@ -204,8 +150,7 @@ proptest! {
         }
         let expected: BTreeSet<_> = frames.iter().map(whole).collect();
         prop_assert_eq!(reassemble(&left), expected);
-        prop_assert!(simulator.world.held.is_empty());
-        prop_assert!(simulator.world.drops.is_empty());
+        check_held(&mut simulator, &copies)?;
     }
 
     #[test]
@@ -232,7 +177,57 @@ proptest! {
             entered.extend(passing(&mut simulator, Place::UplinkIn, INTERFACE, &piece));
         }
         prop_assert_eq!(reassemble(&entered), expected);
-        prop_assert!(simulator.world.held.is_empty());
+        check_held(&mut simulator, &copies)?;
+    }
+
+    /// Copies of later fragments may arrive after their datagram is complete. The receiver then
+    /// starts another one with them, which takes its first fragment from the next datagram, and so
+    /// does the node.
+    #[test]
+    fn datagrams_with_one_identification_arrive_as_without_translation(
+        family in 0..2_usize,
+        from_pod in any::<bool>(),
+        all in prop::collection::vec(sent(), 2..6),
+        copies in prop::collection::vec(1..3_u8, 1..20),
+        order in prop::collection::vec(any::<u32>(), 40),
+    ) {
+        let mut simulator = Simulator::new(world());
+        let (client, node, pod) = (remote()[family], node()[family], pod()[family]);
+        let (mut arriving, mut left) = (Vec::new(), Vec::new());
+        let mut translated = BTreeMap::new();
+        for (number, sent) in all.into_iter().enumerate() {
+            // Later fragments are equal, so a copy is one of the next datagram as well.
+            let cuts = [16, 40, 64].into();
+            let sent = Sent { length: 100, echo: sent.echo && from_pod, cuts, ..sent };
+            let port = 40_000 + u16::try_from(number).expect("few datagrams");
+            let [before, after] = if from_pod {
+                let body = sent.body(family, 0, [port, 53]);
+                let frame = Frame::new(pod, client, body.clone()).from_to(mac(), bridge_mac());
+                [frame.clone(), frame.becoming(node, client, body)]
+            } else {
+                let frame = Frame::new(client, node, sent.body(family, 0, [port, HOSTPORT]));
+                let inside = sent.body(family, 0, [port, POD_PORT]);
+                [frame.clone(), frame.becoming(client, pod, inside)]
+            };
+            translated.insert(whole(&before), whole(&after));
+            let pieces = sent.pieces(&before, 0x77).into_iter().enumerate();
+            let order: Vec<_> = order.iter().map(|it| it.rotate_left(port.into())).collect();
+            let once = [1].into_iter().chain(copies.iter().copied());
+            let copies: Vec<_> = once.take(4).collect();
+            for (_, piece) in shuffled(pieces.collect(), &copies, &order) {
+                left.extend(if from_pod {
+                    leaving(&mut simulator, INTERFACE, &piece)
+                } else {
+                    passing(&mut simulator, Place::UplinkIn, INTERFACE, &piece)
+                });
+                arriving.push(piece);
+            }
+        }
+        let expected: Vec<_> = received(&arriving)
+            .iter()
+            .map(|whole| translated[whole].clone())
+            .collect();
+        prop_assert_eq!(received(&left), expected);
     }
 
     #[test]
@@ -355,10 +350,34 @@ fn a_fragment_within_another_is_a_duplicate_and_passes() {
     for family in FAMILIES {
         let mut simulator = Simulator::new(world());
         let udp = datagram(family, 40_000);
-        for range in [0..64, 64..108, 8..32, 64..108, 64..80, 0..64] {
+        for range in [0..64, 72..108, 8..32, 72..108, 72..80, 0..64] {
             let piece = udp.fragment(1, range);
             assert_eq!(leaving(&mut simulator, INTERFACE, &piece).len(), 1);
         }
+    }
+}
+
+/// The fragment of the next datagram with the identification may not get the ports of this one.
+#[test]
+fn a_later_fragment_behind_a_complete_datagram_waits_for_a_first_one() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        let [first, later] = datagram(family, 40_000).fragments(0x77, 16);
+        for piece in [&first, &later] {
+            let left = passing(&mut simulator, Place::FromPod, INTERFACE, piece);
+            assert_eq!(left.len(), 1);
+        }
+        let [next, early] = datagram(family, 40_001).fragments(0x77, 16);
+        let outcomes = run(&mut simulator, Place::FromPod, INTERFACE, &early);
+        assert_eq!(outcomes[0].0, Verdict::Consume);
+        // The fragments of the complete one reach the uplink meanwhile.
+        for piece in [&first, &later] {
+            let left = passing(&mut simulator, Place::UplinkOut, INTERFACE, piece);
+            assert_eq!(left.len(), 1);
+        }
+        assert_eq!(leaving(&mut simulator, INTERFACE, &next).len(), 2);
+        assert!(simulator.world.held.is_empty());
+        assert!(simulator.world.drops.is_empty());
     }
 }
 

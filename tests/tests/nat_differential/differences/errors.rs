@@ -7,7 +7,6 @@ use super::super::case::{Case, is_from_node, is_from_pod, is_untranslated};
 use super::super::kinds::FORGED_MTUS;
 use super::super::replay::Arrival;
 use super::super::system::Site;
-use super::super::trace::{Action, Quote};
 
 /// An error of a pod about a packet of no flow leaves with the pod's address, by netfilter. Viaduct
 /// drops it.
@@ -30,19 +29,11 @@ pub(super) fn is_error_of_bystander(case: &Case<'_>) -> bool {
 /// A quote of fewer than 8 bytes behind the IP header violates RFC 792. Netfilter drops such an
 /// error about a translated packet. Viaduct leaves it as it is.
 pub(super) fn is_short_quote(case: &Case<'_>) -> bool {
-    case.theirs.is_empty()
-        && case.actions().any(|it| match it {
-            Action::Error { quote, .. } => match quote {
-                Quote::Received(length) | Quote::Sent(length) | Quote::Fragment { length, .. } => {
-                    *length < 8
-                }
-            },
-            Action::Send { .. } | Action::Martian { .. } => false,
-        })
-        && case
-            .ours
-            .iter()
-            .all(|it| it.wire.quote().is_some() && it.site != Site::World)
+    let is_short = |it: &&Arrival| {
+        let quote = it.wire.quote();
+        quote.is_some_and(|quote| quote.payload.len() < 8) && it.site != Site::World
+    };
+    case.theirs.is_empty() && case.ours.iter().all(is_short)
 }
 
 /// An error that quotes a later fragment names a flow if the protocol has no ports. Netfilter
@@ -72,19 +63,41 @@ pub(super) fn is_error_about_reset(case: &Case<'_>) -> bool {
 /// netfilter it comes from the destination that the reported packet had when it was sent, if that
 /// packet is translated: a published port's address for a client, or for a pod its peer.
 pub(super) fn is_source_of_nodes_error(case: &Case<'_>) -> bool {
-    let without = |it: &&Arrival| {
+    let is_nodes = |it: &&Arrival| it.wire.quote().is_some() && is_from_node(it, case);
+    case.ours.iter().all(is_nodes)
+        && case.theirs.iter().all(|it| is_nodes(it) || is_of_peer(it))
+        && without_source(&case.ours) == without_source(&case.theirs)
+}
+
+/// Of an error of a router about a packet to a moved port, netfilter translates the source as well:
+/// to the client's address, which is the packet's destination. By Viaduct it comes from the router.
+pub(super) fn is_source_of_routers_error(case: &Case<'_>) -> bool {
+    let is_routers =
+        |it: &&Arrival| it.wire.quote().is_some() && it.wire.source == case.base.router();
+    let is_about_moved = |it: &&Arrival| {
+        let (_, quote) = it.text.split_once("about [").unwrap_or_default();
+        quote.contains("moved port")
+    };
+    case.ours
+        .iter()
+        .all(|it| is_routers(it) && is_about_moved(it))
+        && case.theirs.iter().all(is_of_peer)
+        && without_source(&case.ours) == without_source(&case.theirs)
+}
+
+/// Returns whether an error comes from the destination of the quoted packet.
+fn is_of_peer(arrival: &&Arrival) -> bool {
+    let quote = arrival.wire.quote();
+    quote.is_some_and(|quote| quote.destination == arrival.wire.source)
+}
+
+/// Returns the texts of arrivals from their destinations on.
+fn without_source(arrivals: &[&Arrival]) -> Vec<String> {
+    let rest = |it: &&Arrival| {
         let (_, rest) = it.text.split_once(" > ").unwrap_or_default();
         rest.to_owned()
     };
-    let texts = |all: &[&Arrival]| all.iter().map(without).collect::<Vec<_>>();
-    let is_nodes = |it: &&Arrival| it.wire.quote().is_some() && is_from_node(it, case);
-    let is_peers = |it: &&Arrival| {
-        let quote = it.wire.quote();
-        quote.is_some_and(|quote| quote.destination == it.wire.source)
-    };
-    case.ours.iter().all(is_nodes)
-        && case.theirs.iter().all(|it| is_nodes(it) || is_peers(it))
-        && texts(&case.ours) == texts(&case.theirs)
+    arrivals.iter().map(rest).collect()
 }
 
 /// The node takes an error that quotes a pod's own address for one about its own packets, and

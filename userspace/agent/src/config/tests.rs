@@ -212,16 +212,40 @@ fn the_command_line_is_sound() {
     <Options as clap::CommandFactory>::command().debug_assert();
 }
 
+fn has_name(names: &str, key: &str) -> bool {
+    names.split(", ").any(|name| match name.strip_prefix('*') {
+        Some(end) => key.ends_with(end),
+        None => key == name,
+    })
+}
+
 #[test]
-fn every_key_has_a_rule_for_reloads() {
-    let rules: Vec<&str> = (reload_rules::KEYS.iter())
-        .flat_map(|keys| keys.split(", "))
-        .collect();
+fn every_key_has_one_rule_for_reloads() {
     for key in file::keys() {
-        let has_rule = rules.iter().any(|rule| match rule.strip_prefix('*') {
-            Some(end) => key.ends_with(end),
-            None => key == *rule,
-        });
-        assert!(has_rule, "{key} has no rule for reloads");
+        let rules = RULES.iter().filter(|(_, names)| has_name(names, &key));
+        assert_eq!(rules.count(), 1, "{key}");
+    }
+}
+
+#[test]
+fn the_table_of_reloads_in_the_documentation_has_every_key_by_its_rule() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md");
+    let page = fs::read_to_string(page).unwrap();
+    let rows = page.lines().filter_map(|line| {
+        let (keys, effect) = line.strip_prefix("| `")?.split_once("` | ")?;
+        let is_live = effect.starts_with("applied");
+        (is_live || effect.starts_with("logged")).then_some((keys, is_live))
+    });
+    let rows: Vec<(&str, bool)> = rows.collect();
+    for key in file::keys() {
+        let (rule, _) = (RULES.iter())
+            .find(|(_, names)| has_name(names, &key))
+            .unwrap();
+        let found: Vec<bool> = rows
+            .iter()
+            .filter(|(keys, _)| keys.split("`, `").any(|name| name == key))
+            .map(|(_, is_live)| *is_live)
+            .collect();
+        assert_eq!(found, [*rule == Rule::Live], "{key}");
     }
 }

@@ -5,66 +5,123 @@
 use std::collections::BTreeSet;
 
 use model::{
-    BridgeOptions, IngressPolicy, LimitPolicy, NetworkAccess, PortOptions, PortVlans, VlanId,
+    BridgeOptions, IngressPolicy, LimitPolicy, Network, NetworkAccess, PortOptions, PortVlans,
+    VlanId,
 };
 
 use crate::Error;
+use crate::config::agreement::check_matches;
 use crate::config::bandwidth;
 use crate::json::{Node, Object};
 use crate::values::ingress_policy;
 
-/// Settings of the bridge and of its pods' ports; `None` where the key is missing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BridgeKeys {
-    /// `isGateway`: the bridge has the gateway addresses.
-    pub is_gateway: Option<bool>,
-    /// `forceAddress`: other addresses of the bridge are replaced.
-    pub force_address: Option<bool>,
-    /// `enabledad`: duplicate address detection of the pod's IPv6 addresses.
-    pub enable_dad: Option<bool>,
-    /// `macspoofchk`: source addresses of the pod are checked. The default is true.
-    pub mac_spoof_check: Option<bool>,
-    /// `portIsolation`: isolated bridge ports.
-    pub port_isolation: Option<bool>,
-    /// `ingressPolicy` of the firewall plugin.
-    pub ingress: Option<IngressPolicy>,
-    /// `internal`: no packet leaves or enters the network but those of its published ports.
-    pub internal: Option<bool>,
-    /// `directAccess`: the pods' own addresses are reachable from outside the node and from other
-    /// networks.
-    pub direct_access: Option<bool>,
-    /// `disableContainerInterface`: the pod's interface stays down.
-    pub leaves_down: Option<bool>,
-    /// `bandwidthDefaults` and `bandwidthCeilings`: limits of pods without their own, and upper
-    /// bounds.
-    pub limits: LimitPolicy,
-    /// `vlan`, `vlanTrunk` and `preserveDefaultVlan`: VLANs of the port.
-    pub vlans: PortVlans,
+/// Declares the keys: field, doc line and type; how it is read from `$config`; and the rule for a
+/// configuration of the agent's default network, which all such configurations share. The block is
+/// executed before the keys are read. A key without a rule does not compile, so that none is
+/// ignored.
+macro_rules! bridge_keys {
+    (
+        |$config:ident| { $($prelude:tt)* }
+        |$keys:ident, $network:ident|
+        $(
+            $(#[$attribute:meta])*
+            $field:ident: $type:ty = $read:expr;
+            default network: $rule:expr;
+        )*
+    ) => {
+        /// Settings of the bridge and of its pods' ports; `None` where the key is missing.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct BridgeKeys {
+            $($(#[$attribute])* pub $field: $type,)*
+        }
+
+        impl BridgeKeys {
+            pub(crate) fn read($config: &Object<'_>) -> Result<Self, Error> {
+                $($prelude)*
+                Ok(Self {
+                    $($field: $read,)*
+                })
+            }
+
+            /// Fails if a key differs from the default network's setting, which all its ports
+            /// share.
+            pub(crate) fn check_default_network(&self, $network: &Network) -> Result<(), Error> {
+                let $keys = self;
+                $($rule?;)*
+                Ok(())
+            }
+        }
+    };
 }
 
-impl BridgeKeys {
-    pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
+bridge_keys! {
+    |config| {
         let vlans = PortVlans {
             access: access(config)?,
             trunk: trunk(config)?,
             keeps_default: config.flag("preserveDefaultVlan")?.unwrap_or(false),
         };
         let [internal, direct_access] = access_keys(config)?;
-        Ok(Self {
-            is_gateway: config.flag("isGateway")?,
-            force_address: config.flag("forceAddress")?,
-            enable_dad: config.flag("enabledad")?,
-            mac_spoof_check: config.flag("macspoofchk")?,
-            port_isolation: config.flag("portIsolation")?,
-            ingress: ingress_policy(config)?,
-            internal,
-            direct_access,
-            leaves_down: config.flag("disableContainerInterface")?,
-            limits: bandwidth::policy(config)?,
-            vlans,
-        })
     }
 
+    |keys, network|
+
+    /// `isGateway`: the bridge has the gateway addresses.
+    is_gateway: Option<bool> = config.flag("isGateway")?;
+    default network: check_matches("isGateway", keys.is_gateway, Some(true));
+
+    /// `forceAddress`: other addresses of the bridge are replaced.
+    force_address: Option<bool> = config.flag("forceAddress")?;
+    default network: check_matches("forceAddress", keys.force_address, Some(false));
+
+    /// `enabledad`: duplicate address detection of the pod's IPv6 addresses.
+    enable_dad: Option<bool> = config.flag("enabledad")?;
+    default network: check_matches("enabledad", keys.enable_dad, Some(false));
+
+    /// `macspoofchk`: source addresses of the pod are checked. The default is true.
+    mac_spoof_check: Option<bool> = config.flag("macspoofchk")?;
+    default network: check_matches("macspoofchk", keys.mac_spoof_check, Some(true));
+
+    /// `portIsolation`: isolated bridge ports.
+    port_isolation: Option<bool> = config.flag("portIsolation")?;
+    default network: check_matches("portIsolation", keys.port_isolation, Some(false));
+
+    /// `ingressPolicy` of the firewall plugin.
+    ingress: Option<IngressPolicy> = ingress_policy(config)?;
+    default network: check_matches("ingressPolicy", keys.ingress, Some(IngressPolicy::Open));
+
+    /// `vlan`, `vlanTrunk` and `preserveDefaultVlan`: VLANs of the port.
+    vlans: PortVlans = vlans;
+    default network: check_vlans(&keys.vlans);
+
+    /// `internal`: no packet leaves or enters the network but those of its published ports.
+    internal: Option<bool> = internal;
+    default network: check_matches(
+        "internal",
+        keys.internal,
+        Some(network.options.port.access == NetworkAccess::Internal),
+    );
+
+    /// `directAccess`: the pods' own addresses are reachable from outside the node and from other
+    /// networks.
+    direct_access: Option<bool> = direct_access;
+    default network: check_matches(
+        "directAccess",
+        keys.direct_access,
+        Some(network.options.port.access == NetworkAccess::Direct),
+    );
+
+    /// `disableContainerInterface`: the pod's interface stays down.
+    leaves_down: Option<bool> = config.flag("disableContainerInterface")?;
+    default network: check_matches("disableContainerInterface", keys.leaves_down, Some(false));
+
+    /// `bandwidthDefaults` and `bandwidthCeilings`: limits of pods without their own, and upper
+    /// bounds.
+    limits: LimitPolicy = bandwidth::policy(config)?;
+    default network: check_limits(keys.limits, network.options.limits);
+}
+
+impl BridgeKeys {
     /// Returns the options of a declared network; missing keys have the bridge plugin's defaults.
     pub(crate) fn options(&self, is_default_gateway: bool) -> BridgeOptions {
         let on = |key: Option<bool>| key.unwrap_or(false);
@@ -84,6 +141,23 @@ impl BridgeKeys {
             },
         }
     }
+}
+
+/// Fails if the ports of the default network have other VLANs: they have none. Then
+/// `preserveDefaultVlan` changes nothing, whatever its value.
+fn check_vlans(vlans: &PortVlans) -> Result<(), Error> {
+    let number = |vlan: Option<VlanId>| vlan.map(VlanId::get);
+    check_matches("vlan", number(vlans.access), Some(0))?;
+    check_matches("vlanTrunk", number(vlans.trunk.first().copied()), Some(0))
+}
+
+fn check_limits(configured: LimitPolicy, current: LimitPolicy) -> Result<(), Error> {
+    if configured == LimitPolicy::default() || configured == current {
+        return Ok(());
+    }
+    Err(Error::invalid_config(
+        "bandwidthDefaults and bandwidthCeilings of the agent's default network are flags of the agent",
+    ))
 }
 
 /// Parses `internal` and `directAccess`.

@@ -142,7 +142,7 @@ fn two_networks() -> Vec<NetworkView> {
 
 fn healthy() -> Status {
     Status {
-        version: Version {
+        version: api::Version {
             agent: "0.1.0".into(),
             commit: String::new(),
             api: String::new(),
@@ -284,15 +284,6 @@ fn durations_have_two_units() {
     ] {
         assert_eq!(duration(seconds), text);
     }
-}
-
-#[test]
-fn version_shows_client_and_agent() {
-    let agent = healthy().version;
-    assert_eq!(
-        version::<String>("0.2.0", Ok(&agent)),
-        "viaductctl 0.2.0\nviaductd   0.1.0, datapath ABI 1\n"
-    );
 }
 
 fn ends(source: &str, destination: &str) -> EndsView {

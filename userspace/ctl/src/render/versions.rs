@@ -40,6 +40,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn version_shows_client_and_agent() {
+        let own = BuildFacts {
+            version: "0.2.0",
+            commit: None,
+            abi: 1,
+        };
+        let agent = Version {
+            agent: "0.1.0".to_owned(),
+            abi: 1,
+            ..Version::default()
+        };
+        let text = version::<String>(own, Ok(&agent));
+        let expected = format!("viaductctl {own}\nviaductd   0.1.0, datapath ABI 1\n");
+        assert_eq!(text, expected);
+    }
+
+    #[test]
     fn an_agent_of_unknown_commit_or_without_an_api_version_has_a_shorter_line() {
         let full = Version {
             agent: "0.1.0".to_owned(),
