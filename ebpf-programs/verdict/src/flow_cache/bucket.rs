@@ -48,10 +48,11 @@ impl CachePlace {
     /// Returns the entry of the bucket that a new entry is written to: the one with the tag, else a
     /// free one, else `victim` modulo 4.
     #[inline(always)]
-    pub(super) fn choose(self, tags: u64, victim: u32) -> u32 {
+    pub(super) fn choose(self, tags: u64, victim: u64) -> u32 {
+        let [victim, ..] = victim.to_le_bytes();
         self.find(tags)
             .or_else(|| way_of(tags, 0))
-            .unwrap_or(victim & (WAYS - 1))
+            .unwrap_or(u32::from(victim) & (WAYS - 1))
     }
 
     /// Returns `tags` with the tag at an entry of the bucket.
@@ -65,7 +66,8 @@ impl CachePlace {
 #[inline(always)]
 fn way_of(tags: u64, tag: u16) -> Option<u32> {
     let different = tags ^ u64::from(tag).wrapping_mul(EACH);
-    (0..WAYS).find(|way| (different >> (way * TAG_BITS)) as u16 == 0)
+    let ones = u64::from(u16::MAX);
+    (0..WAYS).find(|way| different >> (way * TAG_BITS) & ones == 0)
 }
 
 #[cfg(test)]
@@ -78,15 +80,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_marked_entry_is_found_and_the_other_tags_stay(hash: u64, tags: u64, victim: u32) {
+        fn a_marked_entry_is_found_and_the_other_tags_stay(hash: u64, tags: u64, victim: u64) {
             let place = CachePlace::of_hash(hash);
             let way = place.choose(tags, victim);
             let marked = place.mark(tags, way);
             prop_assert!(way < WAYS);
             prop_assert_eq!(place.find(marked), Some(way));
             for other in (0..WAYS).filter(|other| *other != way) {
-                let shift = other * TAG_BITS;
-                prop_assert_eq!((marked >> shift) as u16, (tags >> shift) as u16);
+                let tag = u64::from(u16::MAX) << (other * TAG_BITS);
+                prop_assert_eq!(marked & tag, tags & tag);
             }
         }
     }

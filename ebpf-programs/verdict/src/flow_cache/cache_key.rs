@@ -105,7 +105,6 @@ impl CacheKey {
 }
 
 /// Returns a hash whose upper half depends on the addresses, the ports and the kind.
-
 #[inline(always)]
 fn hash_of(kind: u32, ports: u32, from: &[u32; 4], to: &[u32; 4]) -> u64 {
     let mut hash = pair(from[3], to[3]);

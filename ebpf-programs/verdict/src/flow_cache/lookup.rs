@@ -215,7 +215,7 @@ fn start_recording<E: Shaper + FlowCache>(
     work.recorder.key = parsed.key;
     let (place, now) = (parsed.key.place(), env.jiffies());
     let bucket = bucket(env, place);
-    work.recorder.index = bucket + place.choose(env.cache_tags(bucket), now as u32);
+    work.recorder.index = bucket + place.choose(env.cache_tags(bucket), now);
     work.recorder.length = parsed.length(env);
     work.recorder.recorded_at = now;
     work.recorder.shard = shard(&parsed.key.tuple());

@@ -18,6 +18,9 @@ const ROUTE: usize = 12;
 /// Size of `struct netconfmsg`, aligned.
 const NETCONF: usize = 4;
 
+/// `RTM_DELNETCONF` (`include/uapi/linux/rtnetlink.h`), which libc lacks for musl.
+const RTM_DELNETCONF: u16 = 81;
+
 /// `IFF_UP` and `IFF_LOWER_UP`.
 const UP: u32 = 1 | 1 << 16;
 
@@ -61,7 +64,7 @@ impl RouteWatch {
             }
             libc::RTM_NEWROUTE | libc::RTM_DELROUTE => is_forwarding_route(body),
             // The kernel notifies the routes of a new address, but not all that it removes with it.
-            libc::RTM_NEWADDR | libc::RTM_DELNETCONF => Some(false),
+            libc::RTM_NEWADDR | RTM_DELNETCONF => Some(false),
             libc::RTM_DELADDR => is_routed_address(body),
             libc::RTM_NEWNETCONF => self.is_routing_setting(body, is_uplink),
             // Routing rules and next hop objects.
