@@ -1,4 +1,4 @@
-//! `--metrics-listen`: what is served over TCP, to whom, and in which formats.
+//! `--metrics-listen`: the paths and formats that are served over TCP, and alert rules.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -147,8 +147,9 @@ fn alert_rules_pass_their_tests() -> Result<()> {
         skipped("promtool is not installed");
         return Ok(());
     };
-    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/monitoring");
-    let rules = rules.canonicalize()?;
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../deploy/monitoring")
+        .canonicalize()?;
     let promtool = promtool.display();
     for (verb, file) in [
         ("check", "viaduct.rules.yml"),

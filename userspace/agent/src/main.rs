@@ -16,6 +16,7 @@ mod telemetry;
 mod version;
 
 use std::io::Write as _;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -84,15 +85,7 @@ fn run(options: Options) -> Result<()> {
     }
     // Capabilities belong to a thread, and later threads inherit them.
     config.access.sandbox.enter_before_threads()?;
-    let read_only = config.access.read_only.as_ref();
-    let listeners = Listeners {
-        main: passed.map_or_else(
-            || ListenAddress::Path(config.socket.clone()),
-            ListenAddress::Passed,
-        ),
-        read_only: read_only.map(ReadOnlyListener::of).transpose()?,
-        metrics: config.metrics_listen,
-    };
+    let listeners = listeners(&config, passed)?;
     let reader = kernel::FlowReader::new(&config.bpffs);
     let flows = FlowSource::new(move || reader.read());
     let features = Features::default();
@@ -148,6 +141,19 @@ fn text_instead_of_an_agent(options: &Options) -> Result<Option<String>> {
         return Ok(Some("the configuration is valid\n".to_owned()));
     }
     Ok(None)
+}
+
+/// Returns where the agent listens; `passed` is the socket of the service manager.
+fn listeners(config: &Config, passed: Option<UnixListener>) -> Result<Listeners> {
+    let read_only = config.access.read_only.as_ref();
+    Ok(Listeners {
+        main: passed.map_or_else(
+            || ListenAddress::Path(config.socket.clone()),
+            ListenAddress::Passed,
+        ),
+        read_only: read_only.map(ReadOnlyListener::of).transpose()?,
+        metrics: config.metrics_listen,
+    })
 }
 
 /// Logs the end, and removes the folder of the API socket of a node without Viaduct.

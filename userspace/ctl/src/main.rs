@@ -273,16 +273,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             let format = output.data().unwrap_or(DataFormat::Json);
             format.reply(&get(client, &path)?)
         }
-        Verb::Ports { port, output } => match output.data() {
-            Some(_) if port.is_some() => {
-                bail!("ports in JSON or YAML are those of all host ports: leave PORT out")
-            }
-            Some(format) => format.reply(&get(client, path::HOSTPORTS)?),
-            None => {
-                let ports: Vec<PortView> = decode(&get(client, path::HOSTPORTS)?)?;
-                Ok(render::ports(&ports, port, now(), output.style()))
-            }
-        },
+        Verb::Ports { port, output } => ports(client, port, output),
         Verb::Cni(verb) => cni::run(*verb),
         Verb::Events {
             follow,
@@ -310,6 +301,19 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
                 .and_then(|reply| Ok(decode::<Status>(&reply)?))
                 .map(|status| status.version);
             Ok(render::version(BUILD, agent.as_ref()))
+        }
+    }
+}
+
+fn ports(client: &Client, port: Option<u16>, output: Output) -> Result<String> {
+    match output.data() {
+        Some(_) if port.is_some() => {
+            bail!("ports in JSON or YAML are those of all host ports: leave PORT out")
+        }
+        Some(format) => format.reply(&get(client, path::HOSTPORTS)?),
+        None => {
+            let ports: Vec<PortView> = decode(&get(client, path::HOSTPORTS)?)?;
+            Ok(render::ports(&ports, port, now(), output.style()))
         }
     }
 }

@@ -140,7 +140,7 @@ pub(crate) fn list(attachments: &[AttachmentView], style: TableStyle) -> String 
     if attachments.is_empty() {
         return "No attachments.\n".to_owned();
     }
-    let header = [
+    let narrow = [
         "POD",
         "IFNAME",
         "NETWORK",
@@ -153,10 +153,10 @@ pub(crate) fn list(attachments: &[AttachmentView], style: TableStyle) -> String 
         "STATE",
     ];
     let wide = ["CONTAINER", "MAC", "MTU", "BRIDGE", "NAMESPACE"];
-    let header = header
+    let header: Vec<&str> = narrow
         .into_iter()
-        .chain(wide.into_iter().filter(|_| style.wide));
-    let header: Vec<&str> = header.collect();
+        .chain(wide.into_iter().filter(|_| style.wide))
+        .collect();
     let rows = attachments.iter().map(|view| attachment(view, style));
     styled_table(&header, rows, style)
 }

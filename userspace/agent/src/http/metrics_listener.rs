@@ -1,6 +1,6 @@
-//! `--metrics-listen`: metrics, health and readiness over TCP, for monitoring systems without access
-//! to the sockets. Serves nothing else, and changes nothing: everyone may connect who reaches the
-//! address, pods included.
+//! `--metrics-listen`: metrics, health and readiness over TCP, for monitoring systems that cannot
+//! use the sockets. Serves nothing else and changes nothing, since every host and pod that reaches
+//! the address may connect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,8 +45,11 @@ pub(crate) async fn metrics(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let accept = headers.get_all(header::ACCEPT).iter();
-    let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+    let accept: Vec<&str> = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .collect();
     let format = Exposition::negotiate(&accept.join(","));
     let turn = app.answers.turn().await?;
     let records = app.handle.attachments().await?;
@@ -70,7 +73,7 @@ async fn health(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// Returns 200 if an ADD to the default network would give a working pod, else 503 with the reasons.
+/// Returns 200 if an ADD to the default network would give a working pod, else 503 with reasons.
 async fn ready(State(app): State<Arc<App>>) -> Response {
     readiness_answer(&app.handle.live_status())
 }
@@ -80,8 +83,8 @@ fn readiness_answer(status: &Status) -> Response {
         return answer(StatusCode::OK, "ok");
     }
     // The words only: messages name links and addresses of the node.
-    let words = status.degraded.iter().map(|one| one.reason().word());
-    let words: Vec<&str> = words.collect();
+    let degraded = status.degraded.iter();
+    let words: Vec<&str> = degraded.map(|one| one.reason().word()).collect();
     answer(StatusCode::SERVICE_UNAVAILABLE, &words.join("\n"))
 }
 
