@@ -19,11 +19,10 @@ fn promtool() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-fn sandbox() -> Result<(Sandbox, Agent)> {
-    let sandbox = Sandbox::new()?;
+/// Starts an agent that serves metrics at all addresses of the node.
+fn listening(sandbox: &Sandbox) -> Result<Agent> {
     let listen = format!("--metrics-listen=0.0.0.0:{PORT}");
-    let agent = Agent::start(&sandbox.node, &[&listen])?;
-    Ok((sandbox, agent))
+    Agent::start(&sandbox.node, &[&listen])
 }
 
 fn url(path: &str) -> String {
@@ -32,7 +31,8 @@ fn url(path: &str) -> String {
 
 #[test]
 fn pods_and_the_world_reach_metrics_health_and_readiness_and_nothing_else() -> Result<()> {
-    let (sandbox, _agent) = sandbox()?;
+    let sandbox = Sandbox::new()?;
+    let _agent = listening(&sandbox)?;
     let mut pod = sandbox.pod("pod")?;
     pod.add()?;
     for client in [&pod.machine, &sandbox.world, &sandbox.node] {
@@ -66,18 +66,19 @@ fn pods_and_the_world_reach_metrics_health_and_readiness_and_nothing_else() -> R
 
 #[test]
 fn readiness_fails_with_the_reason_as_long_as_new_pods_would_not_work() -> Result<()> {
-    let (sandbox, _agent) = sandbox()?;
+    let sandbox = Sandbox::new()?;
     let node = &sandbox.node;
+    // The route of the other bridge comes first, and takes the packets to all pods.
+    node.call("ip link add cni-podman0 type bridge")?;
+    node.call("ip address add 10.244.1.1/24 dev cni-podman0")?;
+    node.call("ip link set cni-podman0 up")?;
+    let _agent = listening(&sandbox)?;
     let becomes = |path: &str, expected: &str| {
         let request = format!("curl --silent --write-out %{{http_code}} {}", url(path));
         until(&format!("{path} is {expected:?}"), || {
             Ok((node.call(&request)? == expected).then_some(()))
         })
     };
-    becomes("/readyz", "ok\n200")?;
-    node.call("ip link add cni-podman0 type bridge")?;
-    node.call("ip address add 10.244.1.1/24 dev cni-podman0")?;
-    node.call("ip link set cni-podman0 up")?;
     becomes("/readyz", "subnet-overlap\n503")?;
     becomes("/healthz", "ok\n200")?;
     node.call("ip link delete cni-podman0")?;
@@ -86,7 +87,8 @@ fn readiness_fails_with_the_reason_as_long_as_new_pods_would_not_work() -> Resul
 
 #[test]
 fn metrics_have_the_format_that_the_client_prefers_and_pass_promtool() -> Result<()> {
-    let (sandbox, _agent) = sandbox()?;
+    let sandbox = Sandbox::new()?;
+    let _agent = listening(&sandbox)?;
     let mut pod = sandbox.pod("pod")?;
     pod.add()?;
     let scrape = |accept: &str| {
