@@ -11,6 +11,8 @@ use crate::{command, project, source};
 
 /// The profile's `strip` does not apply to a package that has settings of its own.
 const STRIPPED: [&str; 2] = ["--", "-Cstrip=symbols"];
+/// Links glibc statically.
+const STATIC_GLIBC: &str = "-Ctarget-feature=+crt-static";
 /// Linked at a fixed address, so that nothing is relocated at start: writing to a page of pointers
 /// costs a page fault and a copy of the page.
 const IN_PLACE: &str = "-Crelocation-model=static";
@@ -28,19 +30,19 @@ pub(crate) struct Programs {
 pub(crate) fn build(tools: &Tools) -> Result<Programs> {
     // Once, so that all programs name the same commit.
     let commit = source::commit().unwrap_or_default();
-    let mut cargo = cargo("build", tools, &commit);
+    let host = host();
+    let mut flags = source::path_flags();
+    flags.push(STATIC_GLIBC.to_owned());
+    let mut cargo = cargo("build", &host, &flags, &commit);
     command::run(cargo.args(["-p", "agent", "-p", "ctl"]))?;
-    plugin(tools, &commit)?;
-    let target = project::target();
-    let folder = match &tools.static_target {
-        Some(name) => target.join(name).join("release"),
-        None => target.join("release"),
-    };
+    let plugin_target = tools.static_target.as_ref().unwrap_or(&host);
+    plugin(plugin_target, tools.static_target.is_some(), &commit)?;
+    let folder = |target: &str| project::target().join(target).join("release");
     Ok(Programs {
-        agent: folder.join("viaductd"),
-        ctl: folder.join("viaductctl"),
-        plugin: folder.join("viaduct"),
-        target: tools.static_target.clone().unwrap_or_else(host),
+        agent: folder(&host).join("viaductd"),
+        ctl: folder(&host).join("viaductctl"),
+        plugin: folder(plugin_target).join("viaduct"),
+        target: host,
     })
 }
 
@@ -49,10 +51,10 @@ fn host() -> String {
 }
 
 /// Builds the plugin, as small as it can be.
-fn plugin(tools: &Tools, commit: &str) -> Result<()> {
-    let mut cargo = cargo("rustc", tools, commit);
+fn plugin(target: &str, is_static: bool, commit: &str) -> Result<()> {
+    let mut cargo = cargo("rustc", target, &source::path_flags(), commit);
     cargo.args(["-p", "plugin"]);
-    if tools.static_target.is_none() {
+    if !is_static {
         return command::run(cargo.args(STRIPPED));
     }
     cargo
@@ -64,14 +66,11 @@ fn plugin(tools: &Tools, commit: &str) -> Result<()> {
     command::run(cargo.args(STRIPPED).arg(IN_PLACE))
 }
 
-/// Returns a call of cargo that builds for the static target, if there is one.
-fn cargo(verb: &str, tools: &Tools, commit: &str) -> Command {
+/// Returns a call of cargo that builds for a target with these compiler flags.
+fn cargo(verb: &str, target: &str, flags: &[String], commit: &str) -> Command {
     let mut cargo = Command::new("cargo");
-    cargo.args([verb, "--release", "--locked"]);
-    let target = tools.static_target.clone();
-    cargo.args(target.iter().flat_map(|target| ["--target", target]));
-    let flags = source::flags_in_config(&target.unwrap_or_else(host), &source::path_flags());
-    cargo.args(["--config", &flags]);
+    cargo.args([verb, "--release", "--locked", "--target", target]);
+    cargo.args(["--config", &source::flags_in_config(target, flags)]);
     cargo.env(source::COMMIT, commit);
     cargo
 }

@@ -91,7 +91,7 @@ pub struct DropCount {
 pub struct PodDropCount {
     /// Dropped packets (a GSO packet counts as one).
     pub packets: u64,
-    /// State of the sampling of drop events. 0 before the first.
+    /// The last report of such a drop; 0 before the first. See `verdict::drop_record::sample`.
     pub sampled: u64,
 }
 

@@ -81,6 +81,17 @@ pub const SHARDS: u32 = 256;
 /// Event table: array of one [`crate::Events`].
 pub const EVENTS: &str = "EVENTS";
 
+/// Offload table: hash, [`crate::Tuple`] as netfilter sees it → [`crate::Offloaded`]. Not
+/// preallocated. A connection has an entry per direction.
+pub const OFFLOADED: &str = "OFFLOADED";
+/// Capacity of [`OFFLOADED`].
+pub const OFFLOADED_CAPACITY: u32 = 131_072;
+
+/// Ring buffer of [`crate::OffloadCandidate`], which the agent empties.
+pub const CANDIDATES: &str = "CANDIDATES";
+/// Size of [`CANDIDATES`] in bytes: some thousand records.
+pub const CANDIDATES_SIZE: u32 = 65_536;
+
 /// Counters of the flow cache that are not yet in the flow table: array of
 /// [`crate::PendingCounters`]. Each CPU has a part of its own, as long as its flow cache, and is
 /// the only one that writes it. The loader sets the capacity.
@@ -153,6 +164,13 @@ pub const DROP_REASONS: u32 = 64;
 pub const POD_DROPS: &str = "POD_DROPS";
 /// Capacity of [`POD_DROPS`].
 pub const POD_DROPS_CAPACITY: u32 = PODS_CAPACITY;
+
+/// Reports of dropped packets: ring buffer of [`crate::DropRecord`].
+pub const DROP_RECORDS: &str = "DROP_RECORDS";
+/// Size of [`DROP_RECORDS`] in bytes: some 960 reports.
+pub const DROP_RECORDS_BYTES: u32 = 128 * 1024;
+/// Whether and how often drops are reported: array of one [`crate::DropSampling`].
+pub const DROP_SAMPLING: &str = "DROP_SAMPLING";
 
 /// Bandwidth limits of pods: array, `slot * 2 + direction` → [`crate::Limit`].
 pub const LIMITS: &str = "LIMITS";

@@ -103,4 +103,7 @@ impl SettingsFlags {
     /// Routes depend only on input interface, addresses and mark: no policy rule or multipath route
     /// uses ports or protocol.
     pub const ROUTES_BY_ADDRESS: u32 = 1 << 6;
+    /// Packets of connections that netfilter has accepted may bypass bridge and netfilter: no rule
+    /// must see every packet.
+    pub const OFFLOAD: u32 = 1 << 7;
 }

@@ -3,10 +3,12 @@
 use core::mem;
 use core::ptr;
 
+use abi::DropHook;
 use aya_ebpf::bindings::{__sk_buff, bpf_redir_neigh};
 use aya_ebpf::helpers;
 use verdict::Verdict;
 
+use crate::drop_log::report_drop;
 use crate::maps::{self, Scratch};
 
 /// Continue with the next program (`TCX_NEXT`, `TC_ACT_UNSPEC`). `TC_ACT_OK` would skip the filters
@@ -22,13 +24,17 @@ const AF_INET6: u32 = 10;
 #[unsafe(no_mangle)]
 static REDIRECT_PEER_SCRUBS: u64 = 0;
 
-/// Applies a verdict, and returns the hook's return code.
+/// Applies a verdict at a hook, reports a drop, and returns the hook's return code.
 #[inline(always)]
-pub(crate) fn apply(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
+pub(crate) fn apply(skb: *mut __sk_buff, hook: DropHook, verdict: Verdict) -> i32 {
     match verdict {
         Verdict::Pass => NEXT,
+        Verdict::Drop(reason) => {
+            report_drop(skb, hook as u64, u64::from(reason as u32));
+            SHOT
+        }
         // `TCX_NEXT` would follow `TC_ACT_STOLEN`: TCX links know no other code that ends a packet.
-        Verdict::Drop(_) | Verdict::Consume => SHOT,
+        Verdict::Consume => SHOT,
         Verdict::RedirectNeigh(interface) => redirect_neigh(interface),
         // SAFETY: the helper checks its arguments.
         Verdict::Redirect(interface) => unsafe { helpers::bpf_redirect(interface, 0) as i32 },

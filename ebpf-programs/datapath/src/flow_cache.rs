@@ -3,13 +3,13 @@
 use core::ptr;
 
 use abi::maps::{CACHE_CAPACITY_OF_CPU, EPOCH_OF_TABLES, EPOCHS_OF_FLOWS, SHARDS};
-use abi::{Events, PendingCounters, Tuple};
+use abi::{Events, OffloadCandidate, Offloaded, PendingCounters, Tuple};
 use aya_ebpf::helpers;
 use verdict::flow_cache::{CacheEntry, CachePlace, FlowCache, WAYS};
 
 use crate::atomic;
 use crate::kernel::Kernel;
-use crate::maps::{CACHE_TAGS, EPOCHS, EVENTS, FLOW_CACHE, PENDING};
+use crate::maps::{CACHE_TAGS, CANDIDATES, EPOCHS, EVENTS, FLOW_CACHE, OFFLOADED, PENDING};
 use crate::pending;
 
 /// Whether the uplink's program is the first that sees leaving packets, so that packet tags reach
@@ -39,16 +39,37 @@ impl FlowCache for Kernel {
 
     #[inline(always)]
     fn epoch_of_tables(&self) -> u64 {
-        // SAFETY: the element exists for as long as the map; the number is read whole.
-        let routes = events(|events| unsafe { ptr::read_volatile(&raw const (*events).routes) });
-        epoch(EPOCH_OF_TABLES).wrapping_add(routes)
+        // SAFETY: the element exists for as long as the map; the numbers are read whole.
+        let of_events = events(|events| unsafe {
+            let routes = ptr::read_volatile(&raw const (*events).routes);
+            routes.wrapping_add(ptr::read_volatile(&raw const (*events).rulesets))
+        });
+        epoch(EPOCH_OF_TABLES).wrapping_add(of_events)
     }
 
     #[inline(always)]
-    fn routes_valid_for(&self) -> u64 {
+    fn epoch_of_rulesets(&self) -> u64 {
+        // SAFETY: as above.
+        events(|events| unsafe { ptr::read_volatile(&raw const (*events).rulesets) })
+    }
+
+    #[inline(always)]
+    fn offloaded(&self, tuple: &Tuple) -> Option<Offloaded> {
+        // SAFETY: values of this map are plain numbers that stay readable until the program ends.
+        unsafe { OFFLOADED.get(tuple) }.copied()
+    }
+
+    #[inline(always)]
+    fn report_candidate(&mut self, candidate: &OffloadCandidate) {
+        // Where the agent is behind, the next packet of the connection is reported.
+        let _full = CANDIDATES.output::<OffloadCandidate>(candidate, 0);
+    }
+
+    #[inline(always)]
+    fn events_valid_for(&self) -> u64 {
         // SAFETY: as above.
         let until =
-            events(|events| unsafe { ptr::read_volatile(&raw const (*events).routes_valid_until) });
+            events(|events| unsafe { ptr::read_volatile(&raw const (*events).valid_until) });
         // SAFETY: the helper takes nothing.
         until.saturating_sub(unsafe { helpers::bpf_ktime_get_coarse_ns() })
     }

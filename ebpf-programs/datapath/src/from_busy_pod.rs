@@ -4,6 +4,7 @@
 //! It decides nothing and makes no cache entry, so its absence changes nothing but the cost: see
 //! decision 75.
 
+use abi::DropHook;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use verdict::{Verdict, stages};
@@ -19,5 +20,5 @@ fn from_busy_pod(context: TcContext) -> i32 {
     let kernel = &mut Kernel::in_place(skb);
     let interface = kernel.hook();
     let verdict = stages::find_cached_redirect(kernel, &mut PerCpuScratch, interface);
-    action::apply(skb, verdict.unwrap_or(Verdict::Pass))
+    action::apply(skb, DropHook::FromPod, verdict.unwrap_or(Verdict::Pass))
 }

@@ -1,5 +1,6 @@
 //! Ingress of a pod's veth, on the host's end: see [`verdict::hooks::from_pod`].
 
+use abi::DropHook;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use verdict::hooks;
@@ -11,5 +12,9 @@ use crate::stages::Stages;
 #[inline(always)]
 fn from_pod(context: TcContext) -> i32 {
     let skb = context.skb.skb;
-    action::apply(skb, hooks::from_pod(&mut Stages::new(skb)))
+    action::apply(
+        skb,
+        DropHook::FromPod,
+        hooks::from_pod(&mut Stages::new(skb)),
+    )
 }

@@ -71,7 +71,7 @@ impl Kernel {
 
     /// Copies `N` words from `offset` on, wherever the kernel keeps them.
     #[inline(always)]
-    fn copied<const N: usize>(self, offset: u32) -> Option<[u32; N]> {
+    pub(crate) fn copied<const N: usize>(self, offset: u32) -> Option<[u32; N]> {
         let mut words = MaybeUninit::<[u32; N]>::uninit();
         let (to, length) = (words.as_mut_ptr().cast(), (N * 4) as u32);
         // SAFETY: the helper writes no more than `words` holds.

@@ -9,7 +9,7 @@
 //!   `lookup` and `atomic`.
 //! - `stages`: one separately verified function per stage of `verdict`.
 //! - One file per traffic control program, `xdp_prefilter` in front of them, and `sweep`.
-//! - `drop_counters`: dropped packets by pod and reason.
+//! - `drop_counters`: dropped packets by pod and reason; `drop_log` reports them to the agent.
 //! - `fragment_store`: datagrams and held fragments.
 //! - `shape`: limits and buckets behind `verdict`'s traits; `flow_cache`: the per-CPU flow cache.
 //! - `socket`: the context of cgroup address programs; `hostport_from_node`, `bind` and `pace` are
@@ -37,6 +37,8 @@ mod atomic;
 mod bind;
 #[cfg(target_arch = "bpf")]
 mod drop_counters;
+#[cfg(target_arch = "bpf")]
+mod drop_log;
 #[cfg(target_arch = "bpf")]
 mod flow_cache;
 #[cfg(target_arch = "bpf")]

@@ -4,14 +4,14 @@ use core::ptr;
 
 use abi::{
     Address, Bucket, ClockEntry, Counters, Datagram, DatagramRing, Dialled, DialledKey, DropCount,
-    Egress, Endpoint, Events, Flow, FragmentKey, HeldFragment, HeldKey, Hostport, HostportKey,
-    Interface, Limit, Network, PendingCounters, Pod, PodDrops, Settings, Shaped, ShapedSubnetKey,
-    Swept, Tuple, Uplink, maps as names,
+    DropRecord, DropSampling, Egress, Endpoint, Events, Flow, FragmentKey, HeldFragment, HeldKey,
+    Hostport, HostportKey, Interface, Limit, Network, Offloaded, PendingCounters, Pod, PodDrops,
+    Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink, maps as names,
 };
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
+use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue, RingBuf};
 use verdict::flow_cache::{CacheEntry, WAYS};
 use verdict::{ClockHand, Work};
 
@@ -119,6 +119,13 @@ const ALIGNED: u32 = 1 << 10;
 pub(crate) static EVENTS: Array<Events> = Array::pinned(1, ALIGNED);
 
 #[map]
+pub(crate) static OFFLOADED: HashMap<Tuple, Offloaded> =
+    HashMap::pinned(names::OFFLOADED_CAPACITY, BPF_F_NO_PREALLOC);
+
+#[map]
+pub(crate) static CANDIDATES: RingBuf = RingBuf::pinned(names::CANDIDATES_SIZE, 0);
+
+#[map]
 pub(crate) static PENDING: Array<PendingCounters> = Array::pinned(names::CACHE_CAPACITY, ALIGNED);
 
 /// Scratch memory of the current packet. Never pinned: its layout differs between versions of the
@@ -148,6 +155,24 @@ pub(crate) fn work(element: Scratch) -> Option<&'static mut Work> {
 /// The value of a new ring: zeros. Never written or pinned.
 #[map]
 pub(crate) static NEW_RING: Array<DatagramRing> = Array::with_max_entries(1, 0);
+
+#[map]
+pub(crate) static DROP_RECORDS: RingBuf = RingBuf::pinned(names::DROP_RECORDS_BYTES, 0);
+
+#[map]
+pub(crate) static DROP_SAMPLING: Array<DropSampling> = Array::pinned(1, 0);
+
+/// The report of the current drop. Never pinned, as [`SCRATCH`].
+#[map]
+static RECORD: PerCpuArray<DropRecord> = PerCpuArray::with_max_entries(2, 0);
+
+/// Returns this CPU's memory for a report.
+#[inline(always)]
+pub(crate) fn drop_record(element: Scratch) -> Option<&'static mut DropRecord> {
+    let record = RECORD.get_ptr_mut(element as u32)?;
+    // SAFETY: as for `work`.
+    Some(unsafe { &mut *record })
+}
 
 /// The value of a new entry of [`POD_DROPS`]: zeros. Never written or pinned.
 #[map]

@@ -6,8 +6,8 @@
 use core::ptr;
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, Hostport,
-    HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink, protocol,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, HeldHeader,
+    Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink, protocol,
 };
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers;
@@ -16,10 +16,11 @@ use verdict::{Insertion, Node, Socket, Touch};
 
 use crate::atomic::{add, fetch_add};
 use crate::drop_counters::count_pod_drop;
+use crate::drop_log;
 use crate::flow_cache;
 use crate::kernel::Kernel;
 use crate::lookup;
-use crate::maps;
+use crate::maps::{self, Scratch};
 use crate::route;
 
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -297,6 +298,17 @@ impl Node for Kernel {
                 (*counters).bytes += u64::from(bytes);
             }
         }
+    }
+
+    #[inline(always)]
+    fn report_lost(&mut self, held: &HeldHeader, reason: DropReason) {
+        // The sweep has no packet.
+        let scratch = if self.context().is_null() {
+            Scratch::Sweep
+        } else {
+            Scratch::Packet
+        };
+        drop_log::report_lost(scratch, held, reason);
     }
 
     #[inline(always)]

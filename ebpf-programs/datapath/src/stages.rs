@@ -185,6 +185,9 @@ stage!(stage_cache_verdict(hook: Hook, number: u64) -> (), |kernel, work, hook, 
 stage!(stage_count_and_cache(number: u64) -> (), |kernel, work, number| {
     stages::count_and_cache(kernel, work, number);
 });
+stage!(stage_report_delivered() -> (), |kernel, work| {
+    stages::report_delivered(kernel, work);
+});
 stage!(stage_propagate(index: u32) -> (), |kernel, work, index| {
     stages::propagate(kernel, work, index);
 });
@@ -476,6 +479,11 @@ impl HookStages for Stages {
     #[inline(always)]
     fn propagate(&mut self, index: u32) {
         stage_propagate(self.skb, index.code());
+    }
+
+    #[inline(always)]
+    fn report_delivered(&mut self) {
+        stage_report_delivered(self.skb);
     }
 
     #[inline(always)]

@@ -1,5 +1,6 @@
 //! Egress of a pod's veth, on the host's end: see [`verdict::hooks::to_pod`].
 
+use abi::DropHook;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use verdict::hooks;
@@ -11,5 +12,5 @@ use crate::stages::Stages;
 #[inline(always)]
 fn to_pod(context: TcContext) -> i32 {
     let skb = context.skb.skb;
-    action::apply(skb, hooks::to_pod(&mut Stages::new(skb)))
+    action::apply(skb, DropHook::ToPod, hooks::to_pod(&mut Stages::new(skb)))
 }

@@ -1,5 +1,6 @@
 //! Ingress of an uplink: see [`verdict::hooks::uplink_in`].
 
+use abi::DropHook;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use verdict::{Packet as _, hooks};
@@ -17,5 +18,9 @@ fn uplink_in(context: TcContext) -> i32 {
     if Kernel::new(skb).vlan_id() != 0 {
         return action::NEXT;
     }
-    action::apply(skb, hooks::uplink_in(&mut Stages::new(skb)))
+    action::apply(
+        skb,
+        DropHook::UplinkIn,
+        hooks::uplink_in(&mut Stages::new(skb)),
+    )
 }

@@ -1,5 +1,6 @@
 //! Egress of an uplink: see [`verdict::hooks::uplink_out`].
 
+use abi::DropHook;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use verdict::{Packet as _, hooks};
@@ -16,5 +17,9 @@ fn uplink_out(context: TcContext) -> i32 {
         return action::NEXT;
     }
     let skb = context.skb.skb;
-    action::apply(skb, hooks::uplink_out(&mut Stages::new(skb)))
+    action::apply(
+        skb,
+        DropHook::UplinkOut,
+        hooks::uplink_out(&mut Stages::new(skb)),
+    )
 }

@@ -11,6 +11,7 @@ use aya_ebpf::programs::XdpContext;
 use verdict::checksum::Difference;
 use verdict::{ChecksumKind, Decision, Packet, xdp_prefilter};
 
+use crate::drop_log::report_frame;
 use crate::kernel::Kernel;
 
 /// Offset of the word whose second half is the `EtherType`: a frame may end behind it.
@@ -25,7 +26,10 @@ fn xdp_guard(context: XdpContext) -> u32 {
     let mut node = Kernel::new(ptr::null_mut());
     match xdp_prefilter::check(&frame, &mut node, interface) {
         Ok(()) => xdp_action::XDP_PASS,
-        Err(_) => xdp_action::XDP_DROP,
+        Err(dropped) => {
+            report_frame(&frame, interface, dropped);
+            xdp_action::XDP_DROP
+        }
     }
 }
 

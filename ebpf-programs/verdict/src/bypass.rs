@@ -1,17 +1,19 @@
 //! The bypass: redirects packets past bridge and stack where no other software has rules for them.
 //!
-//! Only while the agent has found no such rules ([`SettingsFlags::BYPASS`]): one bit for both
-//! directions of all flows, so the two directions of a flow never take different paths. And only
-//! for packets that need nothing from the stack: whole, without options, with TTL left, within the
-//! MTU, from one known place to another. ARP, neighbour discovery, multicast, errors and everything
-//! unknown take the stack.
+//! While the agent has found no such rules ([`SettingsFlags::BYPASS`]), this holds for both
+//! directions of all flows, so the two directions of a flow never take different paths. Beside
+//! rules, it holds for connections that [`crate::offload`] is about. And only for packets that need
+//! nothing from the stack: whole, without options, with TTL left, within the MTU, from one known
+//! place to another. ARP, neighbour discovery, multicast, errors and everything unknown take the
+//! stack.
 
 use abi::{Address, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
 
 use crate::flow;
-use crate::flow_cache::{FlowCache, Steps};
+use crate::flow_cache::{FlowCache, Steps, tag_offloaded};
 use crate::hostport_from_pod::set_mac_addresses;
 use crate::node::Node;
+use crate::offload;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
 use crate::parse::{IPV4_HEADER, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, tcp_header};
@@ -36,8 +38,14 @@ pub(crate) fn from_pod<E: Packet + Node + Shaper + FlowCache>(
         return Ok(Verdict::Pass);
     };
     let network = pod.network;
-    if pod.flags & EndpointFlags::BYPASS == 0 || !headers_allow_bypass(env, &work.headers) {
+    if pod.flags & EndpointFlags::BYPASS == 0 || !headers_allow_bypass(&work.headers) {
         return Ok(Verdict::Pass);
+    }
+    if !is_allowed(env) {
+        if !offload::is_offloaded(env, work, &work.headers.tuple) {
+            return Ok(Verdict::Pass);
+        }
+        work.recorder.steps |= Steps::OFFLOADED;
     }
     let to = work.headers.tuple.destination;
     if row_cache::find_endpoint(env, work, &to) {
@@ -83,6 +91,7 @@ fn to_uplink<E: Packet + Node + Shaper + FlowCache>(
     if !may || !decrement_ttl(env, work)? {
         return Ok(Verdict::Pass);
     }
+    tag_offloaded(env, work.recorder.steps);
     Ok(Verdict::RedirectNeigh(link))
 }
 
@@ -132,7 +141,8 @@ pub(crate) fn to_pod<E: Packet + Node + Shaper + FlowCache>(
 ) -> Decision<Verdict> {
     if work.headers.l3 != ETHERNET
         || !env.is_for_this_host()
-        || !headers_allow_bypass(env, &work.headers)
+        || !headers_allow_bypass(&work.headers)
+        || !(is_allowed(env) || offload::is_offloaded(env, work, &work.translated))
         || !passes_reverse_path(env, work)
     {
         return Ok(Verdict::Pass);
@@ -187,7 +197,7 @@ fn record_reverse_path<E: Node>(node: &mut E, key: &Tuple, leads_back: bool) {
     }
 }
 
-/// Returns whether the agent allows packets to bypass bridge and stack.
+/// Returns whether the agent allows all packets to bypass bridge and stack.
 #[inline(always)]
 pub(crate) fn is_allowed<E: Node>(node: &E) -> bool {
     node.settings()
@@ -196,7 +206,7 @@ pub(crate) fn is_allowed<E: Node>(node: &E) -> bool {
 
 /// Returns whether the packet's own headers allow a bypass.
 #[inline(always)]
-fn headers_allow_bypass<E: Node>(node: &E, headers: &Headers) -> bool {
+fn headers_allow_bypass(headers: &Headers) -> bool {
     let has_transport = match headers.transport {
         Transport::Tcp
         | Transport::Udp
@@ -212,10 +222,7 @@ fn headers_allow_bypass<E: Node>(node: &E, headers: &Headers) -> bool {
     } else {
         IPV4_HEADER
     };
-    is_allowed(node)
-        && has_transport
-        && headers.fragment == Fragment::Whole
-        && headers.l4 == headers.l3 + bare
+    has_transport && headers.fragment == Fragment::Whole && headers.l4 == headers.l3 + bare
 }
 
 /// Returns whether the packet may be redirected to [`Work::endpoint`]: the pod exists, only our

@@ -18,7 +18,7 @@
 use core::ops::Deref;
 
 use abi::maps::SHARDS;
-use abi::{Address, Events, PendingCounters, Tuple};
+use abi::{Address, Events, OffloadCandidate, Offloaded, PendingCounters, Tuple};
 
 use crate::work::Work;
 
@@ -33,7 +33,7 @@ pub use cache_key::CacheKey;
 pub(crate) use cache_key::place_of_tuple;
 pub(crate) use lookup::{apply_hit, find, find_redirect, record};
 pub use rewrite_template::RewriteTemplate;
-pub(crate) use uplink_handoff::{find_uplink_flow, propagate};
+pub(crate) use uplink_handoff::{find_uplink_flow, propagate, tag_offloaded};
 
 /// Jiffies for which an entry is valid without an agent that reports changes: 10 to 100
 /// milliseconds.
@@ -71,11 +71,17 @@ pub trait FlowCache {
         CACHE_THRESHOLD
     }
     /// Returns a number that grows with every change of a table by the agent, and with every change
-    /// of a route, link or neighbour that the agent reports.
+    /// of a route, link, neighbour or netfilter rule that the agent reports.
     fn epoch_of_tables(&self) -> u64;
-    /// Returns the nanoseconds for which the agent still reports changes of routes, links and
-    /// neighbours; 0 where it does not.
-    fn routes_valid_for(&self) -> u64;
+    /// Returns the nanoseconds for which the agent still reports changes of routes, links,
+    /// neighbours and netfilter rules; 0 where it does not.
+    fn events_valid_for(&self) -> u64;
+    /// Returns a number that grows with every change of netfilter rules that the agent reports.
+    fn epoch_of_rulesets(&self) -> u64;
+    /// Returns the agent's decision about packets with this tuple in netfilter.
+    fn offloaded(&self, tuple: &Tuple) -> Option<Offloaded>;
+    /// Reports a connection that netfilter has accepted to the agent.
+    fn report_candidate(&mut self, candidate: &OffloadCandidate);
     /// Returns a number that grows with every change of a table that a verdict about tuples of this
     /// [`shard`] may depend on.
     fn epoch(&self, shard: u32) -> u64;
@@ -221,6 +227,8 @@ pub struct CacheRecorder {
     pub propagate: u32,
     /// Index of that pod-side entry: the last one that a packet was tagged for.
     pub pod_entry: u32,
+    /// Whether an earlier hook has redirected the packet past the stack; 0 or 1.
+    pub is_redirected: u32,
 }
 
 /// The changes made to a packet: bits of [`CacheRecorder::steps`] and [`CacheEntry::steps`].
@@ -238,6 +246,8 @@ impl Steps {
     pub const ADDRESSES: u32 = 1 << 3;
     /// The ports were rewritten.
     pub const PORTS: u32 = 1 << 4;
+    /// The packet is redirected past rules of other software.
+    pub const OFFLOADED: u32 = 1 << 5;
     /// Anything but the TTL was rewritten.
     pub const REWRITTEN: u32 = Self::MAC_ADDRESSES | Self::ADDRESSES | Self::PORTS;
 }

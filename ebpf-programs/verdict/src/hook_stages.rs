@@ -111,6 +111,8 @@ pub trait HookStages {
     fn cache_verdict(&mut self, hook: Hook, verdict: Verdict);
     /// [`crate::stages::count_and_cache`].
     fn count_and_cache(&mut self, verdict: Verdict);
+    /// [`crate::stages::report_delivered`].
+    fn report_delivered(&mut self);
     /// [`crate::stages::propagate`].
     fn propagate(&mut self, index: u32);
     /// [`crate::stages::count`].

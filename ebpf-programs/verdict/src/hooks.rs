@@ -201,6 +201,9 @@ pub fn to_pod(stages: &mut impl HookStages) -> Verdict {
     let flags = stages.identify_pod();
     let verdict = Verdict::from(process_to_pod(stages, flags));
     stages.count(Direction::Ingress, verdict);
+    if verdict == Verdict::Pass {
+        stages.report_delivered();
+    }
     verdict
 }
 

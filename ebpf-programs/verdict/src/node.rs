@@ -1,8 +1,8 @@
 //! The node's tables, sockets, routes and clock as a trait. Decides nothing.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, Hostport, HostportKey,
-    Interface, Network, Pod, Settings, Tuple, Uplink,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, HeldHeader, Hostport,
+    HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
 };
 
 /// Lookups and changes that the stages use.
@@ -130,6 +130,10 @@ pub trait Node {
     /// Counts a dropped packet by reason, and by pod and reason. Slot 0 is for packets of which no
     /// pod is known.
     fn count_dropped(&mut self, reason: DropReason, pod: u32, direction: Direction, bytes: u32);
+
+    /// Reports the drop of a fragment that had been held, after it was counted. Drops of packets
+    /// are reported at the end of their program.
+    fn report_lost(&mut self, held: &HeldHeader, reason: DropReason);
 }
 
 /// The update that a packet makes to its entry.

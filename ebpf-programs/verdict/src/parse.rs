@@ -14,7 +14,7 @@ use crate::work::{Content, Fragment, Headers, Transport};
 pub(crate) const MAX_EXTENSIONS: u32 = 5;
 
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_ARP: u16 = 0x0806;
+pub(crate) const ETHERTYPE_ARP: u16 = 0x0806;
 pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// A VLAN tag (IEEE 802.1Q), and a service tag (IEEE 802.1ad).
 const ETHERTYPE_VLAN: [u16; 2] = [0x8100, 0x88a8];

@@ -98,7 +98,9 @@ impl Simulator {
             packet: frame.to_vec(),
             ..World::default()
         };
-        xdp_prefilter::check(&frame, &mut self.world, interface).into()
+        xdp_prefilter::check(&frame, &mut self.world, interface)
+            .map_err(|dropped| dropped.reason)
+            .into()
     }
 
     /// Removes expired flows, as the agent's periodic sweep does.
@@ -266,6 +268,10 @@ impl HookStages for Simulator {
 
     fn bypass_from_pod(&mut self) -> Verdict {
         stages::bypass_from_pod(&mut self.world, &mut self.work)
+    }
+
+    fn report_delivered(&mut self) {
+        stages::report_delivered(&mut self.world, &mut self.work);
     }
 
     fn find_uplink_flow(&mut self, uplink: u32) -> bool {

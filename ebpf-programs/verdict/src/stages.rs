@@ -21,7 +21,7 @@ use crate::work::{
 };
 use crate::{
     access, admission, bypass, duplicate, eviction, exit, flow, fragment, hostport,
-    hostport_from_pod, icmp, masquerade, parse, policy, rewrite, row_cache, sender,
+    hostport_from_pod, icmp, masquerade, offload, parse, policy, rewrite, row_cache, sender,
 };
 
 pub use self::fragments::{
@@ -356,6 +356,13 @@ pub fn bypass_from_pod<E: Packet + Node + Shaper + FlowCache>(
     work: &mut Work,
 ) -> Verdict {
     bypass::from_pod(env, work).unwrap_or_else(Verdict::Drop)
+}
+
+/// Reports the connection of a packet that a pod receives from bridge or stack to the agent, if it
+/// may be offloaded.
+#[inline(always)]
+pub fn report_delivered<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Work) {
+    offload::report_delivered(env, work);
 }
 
 /// Looks up the flow of a packet that leaves past the stack by this uplink, if it is too new for

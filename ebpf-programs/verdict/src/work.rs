@@ -4,7 +4,10 @@
 //! bytes, and every kernel accepts pointers into a map's value as map keys. All-zero bytes are a
 //! valid value of every type in here.
 
-use abi::{Address, ClockEntry, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple};
+use abi::{
+    Address, ClockEntry, Direction, Endpoint, Family, Flow, Hostport, Limit, OffloadCandidate,
+    Tuple,
+};
 
 use crate::flow_cache::{CacheEntry, CacheRecorder};
 use crate::fragment::FragmentWork;
@@ -36,6 +39,10 @@ pub struct Work {
     pub hop: Address,
     /// The limit that the packet is charged to.
     pub limit: Limit,
+    /// The connection that is reported to the agent.
+    pub candidate: OffloadCandidate,
+    /// State of the sampling of delivered packets.
+    pub sampling: Sampling,
     /// Whether, in this second, the kernel has confirmed the reverse path: replies would leave by
     /// the link that the packet came in by. 0 or 1.
     pub reverse_path_ok: u32,
@@ -68,6 +75,18 @@ pub struct Work {
     pub recorder: CacheRecorder,
     /// The cache entry being built.
     pub cache_entry: CacheEntry,
+}
+
+/// Sampling of the packets that a CPU delivers to pods through the stack.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sampling {
+    /// [`crate::flow_cache::FlowCache::jiffies`] of the last report.
+    pub jiffies: u64,
+    /// Reports in that jiffy.
+    pub reports: u32,
+    /// Packets, the sampled ones included.
+    pub packets: u32,
 }
 
 /// A search for the acknowledgment numbers that CPUs have stored with their pending counters.

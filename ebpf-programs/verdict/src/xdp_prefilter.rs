@@ -7,6 +7,7 @@
 use abi::{Direction, DropReason, Mac};
 
 use crate::admission;
+use crate::drop_record::Dropped;
 use crate::hostport::{is_martian, is_pod_address};
 use crate::node::Node;
 use crate::outcome::Decision;
@@ -16,19 +17,22 @@ use crate::sender::{SOURCE_MAC, has_mac};
 use crate::stages::pod_of;
 use crate::work::{Content, Headers};
 
-/// Returns the reason to drop a frame that came in by this interface, and counts the drop.
+/// Drops a frame that came in by this interface, and counts that.
 #[inline(always)]
-pub fn check(frame: &impl Packet, node: &mut impl Node, interface: u32) -> Decision<()> {
+pub fn check(frame: &impl Packet, node: &mut impl Node, interface: u32) -> Result<(), Dropped> {
     let mut headers = Headers {
         length: frame.len(),
         ..Headers::default()
     };
-    let decision = classify(frame, node, interface, &mut headers);
-    if let Err(reason) = decision {
-        let pod = pod_of(node, &headers, Direction::Ingress);
-        node.count_dropped(reason, pod, Direction::Ingress, headers.length);
-    }
-    decision
+    classify(frame, node, interface, &mut headers).map_err(|reason| {
+        let (pod, length) = (pod_of(node, &headers, Direction::Ingress), headers.length);
+        node.count_dropped(reason, pod, Direction::Ingress, length);
+        Dropped {
+            reason,
+            pod,
+            length,
+        }
+    })
 }
 
 #[inline(always)]

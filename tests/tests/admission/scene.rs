@@ -119,6 +119,12 @@ impl Scene {
         frame.from_to(self.world_mac, self.node_mac).bytes()
     }
 
+    /// Returns the bytes of a frame of the world to the node.
+    pub(crate) fn outside_to_node(&self, frame: &Frame) -> Vec<u8> {
+        let frame = frame.clone();
+        frame.from_to(self.world_mac, self.node_mac).bytes()
+    }
+
     /// The addresses of the sender and of the victim in a family.
     pub(crate) fn own(&self, family: usize) -> Result<[IpAddr; 2]> {
         let like = NODE[family];

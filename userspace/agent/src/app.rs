@@ -1,6 +1,6 @@
 //! State that all request handlers share.
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
 use engine::Handle;
@@ -14,8 +14,10 @@ use crate::http::body::RequestMemory;
 use crate::http::flows::FlowSource;
 use crate::process::installation::Installation;
 use crate::process::lifecycle::Lifecycle;
+use crate::process::offload::OffloadCounts;
 use crate::process::start::Features;
 use crate::process::uninstall::InstalledFiles;
+use crate::telemetry::drop_events::DropEvents;
 use crate::telemetry::events::Events;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
@@ -35,6 +37,8 @@ pub(crate) struct App {
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
     pub(crate) rules: RuleReader,
+    /// Counts of the offload table, as last read.
+    pub(crate) offload_counts: Arc<Mutex<OffloadCounts>>,
     pub(crate) features: Features,
     pub(crate) replay: SpoolReplay,
     pub(crate) installed_files: InstalledFiles,
@@ -43,5 +47,6 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) rate_sampler: RateSampler,
     pub(crate) losses: Losses,
+    pub(crate) drop_events: DropEvents,
     pub(crate) lifecycle: Lifecycle,
 }

@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use model::{
@@ -174,8 +175,9 @@ keys! {
     /// for twice the default of `nf_conntrack_max`, or 1/400 of the memory if more [default: 0]
     #[arg(long, value_name = "ENTRIES")]
     flow_table_size: Option<u32>,
-    /// When pod traffic bypasses bridge and netfilter, and thus rules of other software: always,
-    /// never, or auto (as long as no such rule could apply to it) [default: auto]
+    /// Which packets of pods bypass bridge and netfilter, and thus rules of other software: auto
+    /// (all as long as no such rule could apply; beside rules, those of connections that netfilter
+    /// has accepted), offload (only the latter), always, or never [default: auto]
     #[arg(long, value_name = "WHEN")]
     bypass_netfilter: Option<String>,
     /// Whether rules of the agent accept pods' packets right before a policy or last rule of other
@@ -204,6 +206,10 @@ keys! {
     /// Maximum egress limit for all pods of the default network, in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
     egress_ceiling: Option<String>,
+    /// Minimum interval between two drop events of one pod and drop reason, in milliseconds: 1 to
+    /// 60000 [default: 100]
+    #[arg(long, value_name = "MILLISECONDS")]
+    drop_event_interval: Option<u32>,
     /// Object file of the eBPF programs [default: `$VIADUCT_DATAPATH_OBJECT`, else
     /// ../lib/viaduct/datapath.o relative to the executable's directory, else
     /// /usr/lib/viaduct/datapath.o]
@@ -301,6 +307,9 @@ config! {
     /// Bridges and subnets that networks of CNI configurations may use.
     Live "declared-bridge, declared-subnet" => declared: DeclaredNetworks =
         values::declared(keys.declared_bridge, keys.declared_subnet)?,
+    /// Minimum interval between two drop events of one pod and drop reason.
+    Live "drop-event-interval" => drop_event_interval: Duration =
+        values::drop_event_interval(keys.drop_event_interval)?,
     Live "log-level" => log_level: String = log_level(keys.log_level)?,
 }
 

@@ -43,6 +43,7 @@ use crate::process::lifecycle::{Lifecycle, Reload};
 use crate::process::service_manager;
 use crate::process::start::{self, Features};
 use crate::process::uninstall::{self, InstalledFiles};
+use crate::telemetry::drop_events::DropEvents;
 use crate::telemetry::log;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
@@ -86,19 +87,18 @@ fn run(options: Options) -> Result<()> {
     // Capabilities belong to a thread, and later threads inherit them.
     config.access.sandbox.enter_before_threads()?;
     let listeners = listeners(&config, passed)?;
-    let reader = kernel::FlowReader::new(&config.bpffs);
-    let flows = FlowSource::new(move || reader.read());
     let features = Features::default();
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
     config.access.sandbox.enter_after_start()?;
-    process::background::report_events(&config.bpffs);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
     let (socket, files) = (config.socket.clone(), WatchedFiles::of(&config));
+    let interval = config.drop_event_interval;
     let app = App {
+        drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
         declared_networks: RwLock::new(config.declared.clone()),
@@ -106,8 +106,9 @@ fn run(options: Options) -> Result<()> {
         answers: AnswerMemory::default(),
         file_access: FileAccess::default(),
         started: Instant::now(),
-        flows,
+        flows: FlowSource::of_datapath(&config.bpffs),
         rules: RuleReader::new(&config.bpffs),
+        offload_counts: process::background::start_threads(&config.bpffs),
         features,
         replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
         installed_files: InstalledFiles::of(&config),

@@ -5,6 +5,7 @@ pub(crate) mod bpf_object;
 pub(crate) mod installation;
 pub(crate) mod instance_lock;
 pub(crate) mod lifecycle;
+pub(crate) mod offload;
 pub(crate) mod sandbox;
 pub(crate) mod service_manager;
 pub(crate) mod start;

@@ -1,5 +1,6 @@
 //! Logs, events and metrics.
 
+pub(crate) mod drop_events;
 pub(crate) mod events;
 pub(crate) mod exposition;
 pub(crate) mod log;

@@ -1,11 +1,12 @@
 //! Tests of the API through its client and a Unix socket, on a fake kernel in memory.
 
 mod cni;
+mod drops;
 mod flows;
 mod overload;
 
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
 
@@ -16,12 +17,13 @@ use api::{
 };
 use clap::Parser;
 use engine::{Background, Engine, Settings};
-use kernel::RuleReader;
 use kernel::fake::Fake;
+use kernel::{DropReport, RuleReader};
 use serde_json::{Value, json};
 use steps::FlowTable;
 use store::Store;
 use tempfile::TempDir;
+use tokio::sync::mpsc;
 
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
@@ -33,13 +35,18 @@ use crate::http::flows::FlowSource;
 use crate::http::{connections, routes};
 use crate::process::start::Features;
 use crate::process::uninstall::InstalledFiles;
+use crate::telemetry::drop_events::DropEvents;
 
 /// An agent on a fake kernel, configured by the command line `flags`.
 struct Agent {
     fake: Fake,
     client: Client,
+    reports: FakeReports,
     directory: TempDir,
 }
+
+/// Reports of dropped packets that a test sends; empty until the agent listens.
+type FakeReports = Arc<Mutex<Option<mpsc::Sender<Vec<DropReport>>>>>;
 
 impl Agent {
     fn start(flags: &[&str]) -> Self {
@@ -55,11 +62,13 @@ impl Agent {
             .unwrap();
         let socket = directory.path().join("v.sock");
         let records = directory.path().join("records.redb");
-        let fake = Fake::new();
-        serve(&config, socket.clone(), records, fake.clone(), flows);
+        let (fake, reports) = (Fake::new(), FakeReports::default());
+        let sources = (flows, Arc::clone(&reports));
+        serve(&config, socket.clone(), records, fake.clone(), sources);
         Self {
             fake,
             client: Client::new(socket),
+            reports,
             directory,
         }
     }
@@ -110,7 +119,13 @@ fn request(plugin: &str, container: &str, config: &Value) -> CniRequest {
 }
 
 /// Serves the API on a thread until the test process exits.
-fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: FlowSource) {
+fn serve(
+    config: &Config,
+    socket: PathBuf,
+    records: PathBuf,
+    fake: Fake,
+    (flows, reports): (FlowSource, FakeReports),
+) {
     let settings = Settings {
         default_network: config.default_network(),
         uplinks: config.uplinks.clone(),
@@ -129,6 +144,12 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         anyhow::Ok(Engine::start(fake, store, settings, 1_700_000_000)?)
     })
     .unwrap();
+    let listen = move |_| {
+        let (sender, received) = mpsc::channel(1);
+        *reports.lock().unwrap() = Some(sender);
+        Ok(received)
+    };
+    let drop_events = DropEvents::new(handle.clone(), config.drop_event_interval, listen);
     let app = Arc::new(App {
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
@@ -139,6 +160,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         started: Instant::now(),
         flows,
         rules: RuleReader::new(&config.bpffs),
+        offload_counts: Arc::default(),
         features: Features::default(),
         replay: SpoolReplay::of(Spool::for_socket(&socket)),
         installed_files: InstalledFiles::of(config),
@@ -147,6 +169,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         metrics: crate::telemetry::metrics::Metrics::default(),
         rate_sampler: crate::telemetry::rates::RateSampler::default(),
         losses: crate::telemetry::losses::Losses::default(),
+        drop_events,
         lifecycle: crate::process::lifecycle::Lifecycle::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()

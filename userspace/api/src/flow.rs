@@ -153,7 +153,7 @@ impl FlowQuery {
 }
 
 /// Percent-encodes everything but the characters that may stand in a query unchanged (RFC 3986).
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {

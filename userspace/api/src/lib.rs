@@ -11,6 +11,7 @@
 
 mod build_facts;
 mod client;
+mod drop_event;
 mod event;
 mod flow;
 mod http;
@@ -23,6 +24,7 @@ mod view;
 
 pub use build_facts::BuildFacts;
 pub use client::{Client, ClientError, Reply};
+pub use drop_event::{DropEvent, DropQuery};
 pub use event::{Event, EventOutcome};
 pub use flow::{
     DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowTableView, FlowView, FlowsView, PodFlowsView,
@@ -36,8 +38,8 @@ pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs, Reloaded};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
     BypassView, Degraded, DroppingDefaultView, FeatureView, ForwardingView, LossView, NetworkView,
-    OperationView, Outcome, PoolView, Reconcile, ReconcileItem, SandboxView, ShaperView, Status,
-    UplinkView, Version,
+    OffloadView, OperationView, Outcome, PoolView, Reconcile, ReconcileItem, SandboxView,
+    ShaperView, Status, UplinkView, Version,
 };
 pub use uninstall::{UninstallRequest, Uninstalled};
 pub use view::{
@@ -47,7 +49,7 @@ pub use view::{
 
 /// Version of the API as `major.minor`, sent with every response in [`VERSION_HEADER`]. Another
 /// major version has other paths and is incompatible; a minor version only adds to those before it.
-pub const VERSION: &str = "1.1";
+pub const VERSION: &str = "1.2";
 
 /// Name of the response header with the API's version.
 pub const VERSION_HEADER: &str = "viaduct-api";
@@ -91,6 +93,9 @@ pub mod path {
     /// `GET`: [`crate::Event`]s, one JSON object per line. `?follow=true` appends events as they
     /// occur; `?last=true` returns only the latest event of each subject.
     pub const EVENTS: &str = "/v1/events";
+    /// `GET`: [`crate::DropEvent`]s, one JSON object per line; the query parameters are those of
+    /// [`crate::DropQuery`].
+    pub const DROPS: &str = "/v1/drops";
     /// `GET`: metrics in the `OpenMetrics` text format.
     pub const METRICS: &str = "/metrics";
     /// `POST` of [`crate::UninstallRequest`]: [`crate::Uninstalled`]. The agent exits after the

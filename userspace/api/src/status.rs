@@ -1,5 +1,7 @@
 //! State of the agent and of its networks (`GET /v1/status`).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{AddressView, PodView};
@@ -127,13 +129,29 @@ pub struct OperationView {
 /// Whether pod traffic bypasses the bridge and netfilter (fast path).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BypassView {
-    /// Configured mode: `auto`, `always` or `never`.
+    /// Configured mode: `auto`, `offload`, `always` or `never`.
     pub mode: String,
-    /// Whether the bypass is active.
+    /// Whether the bypass is active for all packets.
     pub active: bool,
+    /// Bypass of established connections beside foreign rules.
+    #[serde(default)]
+    pub offload: OffloadView,
     /// Foreign rules that bypassed packets would not pass, as sentences; in mode `auto` one of them
     /// disables the bypass.
     #[serde(default)]
+    pub rules: Vec<String>,
+}
+
+/// Bypass of connections that foreign netfilter rules have accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffloadView {
+    /// Whether it is active.
+    pub active: bool,
+    /// Number of directions of connections that bypass netfilter now.
+    pub offloaded: u64,
+    /// Number of directions that stay on the stack, by reason.
+    pub on_stack: BTreeMap<String, u64>,
+    /// Foreign rules that must see every packet, as sentences; one of them disables the offload.
     pub rules: Vec<String>,
 }
 

@@ -11,6 +11,7 @@
 
 mod cni;
 mod doctor;
+mod drops;
 mod exit_status;
 mod limit;
 mod output;
@@ -87,6 +88,8 @@ enum Verb {
     },
     /// List NAT flows: pod, original and translated addresses, state, age, traffic
     Flows(Flows),
+    /// Show dropped packets as they occur: time, pod, program, reason, addresses, and what to do
+    Drops(drops::Drops),
     /// Change the bandwidth limits of a running pod, effective immediately
     Limit(limit::Limit),
     /// Show live send and receive rates of pods, with bars against their bandwidth limits
@@ -265,6 +268,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             }
         },
         Verb::Flows(flows) => flows.run(client),
+        Verb::Drops(drops) => drops.run(client),
         Verb::Limit(limit) => limit.run(client),
         Verb::Top(top) => top.run(client),
         Verb::Inspect { id, netns, output } => {

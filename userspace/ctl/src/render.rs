@@ -1,6 +1,7 @@
 //! Renders the agent's responses as tables for terminals and `grep`, one line per object. Pure
 //! functions of the response; whether something is degraded is decided by the agent.
 
+mod drops;
 mod features;
 mod losses;
 mod ports;
@@ -20,6 +21,7 @@ use comfy_table::Row;
 
 use table::{number, row, styled_table, text};
 
+pub(crate) use drops::dropped;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
 pub(crate) use table::{TableStyle, table};
@@ -61,6 +63,24 @@ pub(crate) fn status(status: &Status) -> String {
 fn bypass(text: &mut String, view: &BypassView) {
     let active = if view.active { "active" } else { "not active" };
     line(text, "Bypass", format!("{active} ({})", view.mode));
+    if view.offload.active {
+        let offloaded = view.offload.offloaded;
+        line(
+            text,
+            "",
+            format!("offload beside rules: {offloaded} flow directions bypass them"),
+        );
+        for (reason, count) in &view.offload.on_stack {
+            line(
+                text,
+                "",
+                format!("on the stack, {reason}: {count} flow directions"),
+            );
+        }
+    }
+    for rule in &view.offload.rules {
+        line(text, "", format!("no offload, {rule}"));
+    }
     for rules in &view.rules {
         line(text, "", format!("foreign rules, {rules}"));
     }

@@ -28,6 +28,8 @@ impl<K: Kernel> Engine<K> {
             bypass: BypassStatus {
                 mode: self.settings.bypass,
                 active: self.node.bypass,
+                offload: self.node.offload,
+                holding_rules: self.node.holding_rules.clone(),
                 rules: self.node.obstacles.clone(),
             },
             forwarding: ForwardingStatus {

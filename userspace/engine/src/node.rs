@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
-use planner::{ContainerLinks, NodeIntent, NodePlan, Plan, PodSources, Refusal};
+use planner::{ContainerLinks, HoldingRule, NodeIntent, NodePlan, Plan, PodSources, Refusal};
 use steps::{
     Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable, NodeQuery, Observed,
     SocketHook, SocketHookState, Step, SysctlKey,
@@ -38,6 +38,10 @@ pub(crate) struct NodeState {
     pub(crate) flow_entries: u32,
     /// Whether packets bypass the bridge and netfilter.
     pub(crate) bypass: bool,
+    /// Whether packets of established connections do so beside rules of other software.
+    pub(crate) offload: bool,
+    /// Rules that must see every packet, and so prevent that.
+    pub(crate) holding_rules: BTreeSet<HoldingRule>,
     /// Host links with the TCX fast path.
     pub(crate) tcx_links: BTreeSet<IfName>,
     /// State of the cgroup socket programs.
@@ -166,6 +170,8 @@ impl NodeState {
             missing_egress: missing_egress(intent, &observed),
             flow_entries: observed.flow_entries,
             bypass: intent.bypass.is_active(&observed),
+            offload: intent.bypass.offloads(&observed),
+            holding_rules: planner::holding_rules(&observed),
             tcx_links: tcx_links(&observed),
             shaper: ShaperStatus {
                 mode: intent.shaper,

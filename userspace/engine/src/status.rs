@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, Range};
-use planner::{BypassMode, ContainerLinks, DroppingDefault, ForwardingMode, ShaperMode};
+use planner::{
+    BypassMode, ContainerLinks, DroppingDefault, ForwardingMode, HoldingRule, ShaperMode,
+};
 
 use crate::{Degraded, Report};
 
@@ -49,6 +51,10 @@ pub struct BypassStatus {
     pub mode: BypassMode,
     /// Whether packets bypass the bridge and netfilter.
     pub active: bool,
+    /// Whether packets of established connections do so beside the rules of other software.
+    pub offload: bool,
+    /// Rules that must see every packet, and so keep established connections on the stack.
+    pub holding_rules: BTreeSet<HoldingRule>,
     /// Reasons against the bypass: foreign rules that packets would miss, and connections that
     /// netfilter tracks.
     pub rules: BTreeSet<String>,

@@ -23,7 +23,7 @@ impl<K: Kernel> Engine<K> {
     /// [`MAX_PER_SEARCH`].
     pub(crate) fn find_high_traffic_pods(&mut self) {
         self.tcx_queue.waiting.clear();
-        if !self.node.bypass {
+        if !self.node.bypass && !self.node.offload {
             return;
         }
         let excluded: BTreeSet<IfName> = self

@@ -15,7 +15,7 @@ use crate::bpf::programs::{Capacities, Programs, constants, load};
 use crate::bpf::tables::Tables;
 use crate::bpf::xdp_prefilter::XdpPrefilters;
 use crate::error::{Attempt as _, OpenError};
-use crate::firewall::forwarding::FilterTables;
+use crate::firewall::forwarding::{FilterTables, PathReader};
 use crate::firewall::hostport_table::Netfilter;
 use crate::netlink::ifindex::Names;
 use crate::netlink::links;
@@ -59,6 +59,7 @@ pub struct Host {
     pub(crate) flow_entries: u32,
     pub(crate) probed: Probed,
     pub(crate) filters: FilterTables,
+    pub(crate) path_rules: PathReader,
     /// Ethernet addresses that were set, by interface index.
     pub(crate) set_macs: BTreeMap<u32, Mac>,
     /// Holds the lock of the pins.
@@ -124,6 +125,7 @@ impl Host {
             flow_entries,
             probed,
             filters: FilterTables::default(),
+            path_rules: PathReader::default(),
             set_macs: BTreeMap::new(),
             pins,
         })

@@ -29,8 +29,10 @@ mod sysctl;
 pub mod testing;
 
 pub use bpf::cgroup::{NodeCgroup, cgroup_root};
+pub use bpf::drop_reader::{DropListener, DropReader, DropReport};
 pub use bpf::features::Feature;
 pub use bpf::flows::FlowReader;
+pub use bpf::offloads::Offloads;
 pub use bpf::pins::remove_pins;
 pub use error::{ObserveError, OpenError, StepError};
 pub use foreign::netfilter::{RuleChanges, RuleReader};

@@ -9,12 +9,13 @@ use steps::{
     AddressQuery, AttachmentNetns, AttachmentQuery, CheckFacts, CheckQuery, ForwardTables,
     ForwardingQuery, Hook, HostSideQuery, Link, LinkKind, NetnsInside, NetnsQuery, NodeLink,
     NodeQuery, Observed, ObservedAttachment, ObservedHostSide, ObservedNetns, ObservedSettings,
-    PodSide, PortQuery, PortReservations, PortUserQuery, PortUsers, SettingsQuery, SysctlKey,
-    SysctlQuery,
+    PathTable, PodSide, PortQuery, PortReservations, PortUserQuery, PortUsers, SettingsQuery,
+    SysctlKey, SysctlQuery,
 };
 
 use crate::bpf::{entries, tcx_fast_path};
 use crate::error::{Attempt as _, Failed};
+use crate::firewall::forwarding;
 use crate::foreign::{netfilter, tc_programs};
 use crate::host::Host;
 use crate::netlink::{addresses, bridge_vlans, clsact, links, route_lookup, routes};
@@ -140,9 +141,9 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     let with_fq = clsact::links_with(&mut host.netlink, clsact::FQ)
         .attempt(|| "list the qdiscs".to_owned())?;
     let routing = routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?;
-    let mut foreign_rules =
-        foreign_rules(host, &links).attempt(|| "list foreign rules".to_owned())?;
-    foreign_rules.extend(routing.by_tos);
+    let listed = || "list foreign rules".to_owned();
+    let mut foreign_paths = foreign_paths(host, &links).attempt(listed)?;
+    foreign_paths.extend(routing.by_tos);
     let entries =
         entries::all(&host.tables, &names).attempt(|| "read the datapath's tables".to_owned())?;
     Ok(Observed {
@@ -155,7 +156,9 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         entries,
         port_reservations: host.reservations.all(),
         flow_entries: host.flow_entries,
-        foreign_rules,
+        foreign_rules: netfilter::foreign_rules().attempt(listed)?,
+        foreign_paths,
+        path_tables: path_tables(host).attempt(listed)?,
         has_unseen_sockets: (host.sockets.coverage())
             .attempt(|| "read the cgroups of processes".to_owned())?
             .is_none_or(|coverage| coverage.is_partial()),
@@ -169,13 +172,19 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     })
 }
 
-fn foreign_rules(
+fn path_tables(host: &mut Host) -> io::Result<Vec<PathTable>> {
+    let mut tables = host.path_rules.read()?;
+    tables.extend(forwarding::legacy_path_tables()?);
+    Ok(tables)
+}
+
+fn foreign_paths(
     host: &mut Host,
     links: &BTreeMap<IfName, NodeLink>,
 ) -> io::Result<BTreeSet<String>> {
-    let mut rules = netfilter::foreign_rules(host.programs.links())?;
-    rules.extend(tc_programs::filters(&mut host.netlink, links)?);
-    Ok(rules)
+    let mut paths = netfilter::foreign_paths(host.programs.links())?;
+    paths.extend(tc_programs::filters(&mut host.netlink, links)?);
+    Ok(paths)
 }
 
 pub(crate) fn sysctls(

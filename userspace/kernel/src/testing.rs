@@ -6,7 +6,7 @@
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 
-use crate::firewall::{forwarding, hostport_table, nftables};
+use crate::firewall::{conntrack, forwarding, hostport_table, nftables};
 use crate::foreign::{ipsec, ipsec_policies, netfilter};
 use crate::netlink::{
     addresses, bridge_port, bridge_vlans, links, messages, monitor, route_lookup, route_watch,
@@ -18,6 +18,7 @@ use crate::netlink::{
 pub fn answers(bytes: &[u8]) {
     routing(bytes);
     bridge_port::fuzz(bytes);
+    conntrack::fuzz(bytes);
     monitor::fuzz(bytes);
     route_watch::fuzz(bytes);
     netfilter::fuzz(bytes);

@@ -14,7 +14,8 @@ use support::*;
 const SIDES: [TcAttachType; 2] = [TcAttachType::Ingress, TcAttachType::Egress];
 
 fn foreign_rules(host: &mut Host) -> BTreeSet<String> {
-    observe(host).foreign_rules
+    let observed = observe(host);
+    &observed.foreign_rules | &observed.foreign_paths
 }
 
 fn attach(foreign: &mut ForeignProgram, side: TcAttachType, order: LinkOrder) {

@@ -386,41 +386,6 @@ fn the_sweep_runs_and_counters_are_read() {
 }
 
 #[test]
-fn drops_are_counted_by_pod_and_reason_and_another_pod_of_the_slot_starts_with_zeros() {
-    on_a_node(|node| {
-        let mut host = node.host();
-        let netns = node.add_netns("pod");
-        let attachment = attachment(&netns, 2);
-        execute(&mut host, &bridge_steps());
-        execute(&mut host, &pod_steps(&attachment));
-        execute(&mut host, &entry_steps(&attachment));
-        run_in(&netns, "ip link set eth0 address 02:00:00:00:00:77");
-        assert!(!succeeds(&format!(
-            "nsenter --net={} ping -q -c 1 -W 1 10.88.0.1",
-            netns.path
-        )));
-        run_in(&netns, "ip link set eth0 down");
-        let measured = host.measure().unwrap();
-        let drops = &measured.pod_drops[&2];
-        let pod = &measured.pods[&2];
-        assert!(
-            drops.contains_key(&abi::DropReason::SpoofedMac),
-            "{drops:?}"
-        );
-        let counted = pod.egress.dropped_packets + pod.ingress.dropped_packets;
-        assert_eq!(drops.values().sum::<u64>(), counted, "{measured:?}");
-        let next = model::Attachment {
-            generation: attachment.generation + 1,
-            ..attachment
-        };
-        execute(&mut host, &entry_steps(&next));
-        let measured = host.measure().unwrap();
-        assert!(measured.pod_drops[&2].is_empty(), "{measured:?}");
-        assert_eq!(measured.pods[&2], kernel::PodCounters::default());
-    });
-}
-
-#[test]
 fn a_second_agent_and_maps_of_another_layout_are_refused() {
     on_a_node(|node| {
         let host = node.host();

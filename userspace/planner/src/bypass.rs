@@ -4,14 +4,20 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+
 use steps::{Entry, EntryKey, Observed};
+
+use crate::offload::{HoldingRule, RulesetClass, classify};
 
 /// When packets bypass the bridge and netfilter (`--bypass-netfilter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BypassMode {
-    /// Where no rule of other software could apply to them.
+    /// All packets where no rule of other software could apply to them; beside rules, those of
+    /// established connections, as [`BypassMode::Offload`].
     #[default]
     Auto,
+    /// Packets of connections that netfilter has accepted, unless a rule must see every packet.
+    Offload,
     /// Regardless of rules, which do not see bypassing packets.
     Always,
     /// Never: all packets traverse the bridge and netfilter.
@@ -23,18 +29,40 @@ impl BypassMode {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
+            Self::Offload => "offload",
             Self::Always => "always",
             Self::Never => "never",
         }
     }
 
-    /// Returns whether the bypass is on for this observation.
+    /// Returns whether all packets bypass netfilter with this observation.
     pub fn is_active(self, observed: &Observed) -> bool {
         match self {
             Self::Auto => obstacles(observed).is_empty(),
             Self::Always => true,
-            Self::Never => false,
+            Self::Offload | Self::Never => false,
         }
+    }
+
+    /// Returns whether packets of established connections bypass netfilter with this observation,
+    /// and others do not.
+    pub fn offloads(self, observed: &Observed) -> bool {
+        match self {
+            Self::Auto | Self::Offload => {
+                !self.is_active(observed)
+                    && observed.foreign_paths.is_empty()
+                    && holding_rules(observed).is_empty()
+            }
+            Self::Always | Self::Never => false,
+        }
+    }
+}
+
+/// Returns the rules that must see every packet.
+pub fn holding_rules(observed: &Observed) -> BTreeSet<HoldingRule> {
+    match classify(&observed.path_tables) {
+        RulesetClass::EveryPacket(rules) => rules,
+        RulesetClass::Empty | RulesetClass::Offloadable => BTreeSet::new(),
     }
 }
 
@@ -45,7 +73,10 @@ impl BypassMode {
 /// windows move on unseen, and later rules would classify them as invalid. Conntrack picks up a
 /// connection that it has never seen in the middle.
 pub fn obstacles(observed: &Observed) -> BTreeSet<String> {
-    let mut obstacles = observed.foreign_rules.clone();
+    let mut obstacles: BTreeSet<String> = (observed.foreign_rules)
+        .union(&observed.foreign_paths)
+        .cloned()
+        .collect();
     if observed.conntrack_entries > 0 && has_pods(observed) && !is_active_now(observed) {
         let obstacle = "connection tracking: has entries, and some may be of pods";
         obstacles.insert(obstacle.to_owned());
@@ -74,14 +105,16 @@ impl FromStr for BypassMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let modes = [Self::Auto, Self::Always, Self::Never];
+        let modes = [Self::Auto, Self::Offload, Self::Always, Self::Never];
         let named = modes.into_iter().find(|mode| mode.name() == text);
-        named.ok_or_else(|| format!("{text:?} is none of auto, always, never"))
+        named.ok_or_else(|| format!("{text:?} is none of auto, offload, always, never"))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use steps::{PathHook, PathRule, PathTable, Statement};
+
     use super::*;
     use crate::attachment_entries;
     use crate::testing::{attachment, intent};
@@ -95,6 +128,7 @@ mod tests {
         for (mode, free, ruled) in [
             (BypassMode::Auto, true, false),
             (BypassMode::Always, true, true),
+            (BypassMode::Offload, false, false),
             (BypassMode::Never, false, false),
         ] {
             assert_eq!(mode.is_active(&Observed::default()), free, "{mode}");
@@ -102,6 +136,43 @@ mod tests {
             assert_eq!(mode.name().parse(), Ok(mode));
         }
         assert!("sometimes".parse::<BypassMode>().is_err());
+    }
+
+    #[test]
+    fn established_connections_are_offloaded_beside_rules_that_permit_it() {
+        let table = |statement: &str| PathTable {
+            name: "nftables: table inet filter".to_owned(),
+            bases: [("forward".to_owned(), PathHook::Forward)].into(),
+            chains: [(
+                "forward".to_owned(),
+                vec![PathRule {
+                    statements: vec![Statement::Named(statement.to_owned())],
+                }],
+            )]
+            .into(),
+        };
+        let rules = |statement| Observed {
+            foreign_rules: ["nftables: chain forward of table inet filter".to_owned()].into(),
+            path_tables: vec![table(statement)],
+            ..Observed::default()
+        };
+        let ipsec = Observed {
+            foreign_paths: ["IPsec: a policy".to_owned()].into(),
+            ..rules("counter")
+        };
+        let offloads = |mode: BypassMode| {
+            [
+                &Observed::default(),
+                &rules("counter"),
+                &rules("quota"),
+                &ipsec,
+            ]
+            .map(|observed| mode.offloads(observed))
+        };
+        assert_eq!(offloads(BypassMode::Auto), [false, true, false, false]);
+        assert_eq!(offloads(BypassMode::Offload), [true, true, false, false]);
+        assert_eq!(offloads(BypassMode::Always), [false; 4]);
+        assert_eq!(offloads(BypassMode::Never), [false; 4]);
     }
 
     #[test]

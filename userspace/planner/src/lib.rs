@@ -35,6 +35,8 @@ mod network;
 mod node;
 mod node_check;
 mod node_intent;
+mod offload;
+mod offload_decision;
 mod own_links;
 mod plan;
 mod port_holder;
@@ -64,7 +66,7 @@ pub use announcement::LastMacs;
 pub use attach::{AttachContext, plan_attach};
 pub use attachment_query::attachment_query;
 pub use bridge::plan_bridge;
-pub use bypass::{BypassMode, obstacles};
+pub use bypass::{BypassMode, holding_rules, obstacles};
 pub use check::{Difference, check, check_host, mac_difference};
 pub use complete::{plan_complete, with_addresses};
 pub use container_link::{ContainerLinks, Overlap};
@@ -86,6 +88,8 @@ pub use node_check::{
     FilteredTraffic, NodeCondition, OverlapEffect, PolicyEffect, check_query, conditions,
 };
 pub use node_intent::NodeIntent;
+pub use offload::HoldingRule;
+pub use offload_decision::{StackReason, decide_offload};
 pub use plan::Plan;
 pub use port_holder::{
     binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports, plan_left_ports,

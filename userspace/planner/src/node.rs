@@ -391,6 +391,9 @@ fn flags(
     if intent.bypass.is_active(observed) {
         flags |= abi::SettingsFlags::BYPASS;
     }
+    if intent.bypass.offloads(observed) {
+        flags |= abi::SettingsFlags::OFFLOAD;
+    }
     if !observed.routes_by_port {
         flags |= abi::SettingsFlags::ROUTES_BY_ADDRESS;
     }

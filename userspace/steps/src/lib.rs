@@ -23,10 +23,12 @@ mod observed;
 mod port_holder;
 mod port_reservation;
 mod question;
+mod ruleset;
 mod shape;
 mod socket_hook;
 mod step;
 mod sysctl_key;
+mod tracked_connection;
 mod xdp_prefilter;
 
 pub use announcement::Announcement;
@@ -53,8 +55,10 @@ pub use question::{
     AddressQuery, AttachmentQuery, ForwardingQuery, HostSideQuery, NetnsQuery, NodeQuery,
     PortQuery, PortUserQuery, Question, SettingsQuery, SysctlQuery,
 };
+pub use ruleset::{PathHook, PathRule, PathTable, Statement};
 pub use shape::Shape;
 pub use socket_hook::{SocketHook, SocketHookState};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl_key::SysctlKey;
+pub use tracked_connection::{ConntrackStatus, TrackedConnection};
 pub use xdp_prefilter::{AttachedPrefilter, XdpPrefilterStep};

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use model::{Cidr, IfName, InterfaceAddress, InterfaceSettings, Mac, Netns, Route};
 
+use crate::PathTable;
 use crate::{
     AttachedPrefilter, Entries, Hook, Link, NetfilterState, NodeLink, PortReservation,
     PortReservations, Process, SocketHook, SocketHookState, SysctlKey,
@@ -36,6 +37,11 @@ pub struct Observed {
     pub flow_entries: u32,
     /// Netfilter rules of other software that could apply to packets of pods, as texts for people.
     pub foreign_rules: BTreeSet<String>,
+    /// The same of other parts of the kernel: IPsec, IPVS, traffic control, routes by type of
+    /// service.
+    pub foreign_paths: BTreeSet<String>,
+    /// Statements of those netfilter rules.
+    pub path_tables: Vec<PathTable>,
     /// State of our netfilter table.
     pub netfilter: NetfilterState,
     /// Whether policy routing rules match on ports or the protocol.

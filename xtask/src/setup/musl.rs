@@ -1,6 +1,6 @@
-//! The musl target, by which the programs are linked statically: they run on hosts with any C
-//! library, or none. The plugin is executed for every ADD and DEL: without a dynamic linker it
-//! starts in a third of the time.
+//! The musl target, by which the plugin is linked statically: it runs on hosts with any C library,
+//! or none. It is executed for every ADD and DEL: without a dynamic linker it starts in a third of
+//! the time.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::{command, privilege, project};
 /// Limit of the download, as for the sources of `core`.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20);
 
-/// Returns the target for which the programs are built, or `None` if its standard library is not
+/// Returns the target for which the plugin is built, or `None` if its standard library is not
 /// available.
 pub(super) fn ensure(steps: &Steps) -> Result<Option<String>> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
@@ -30,7 +30,7 @@ pub(super) fn ensure(steps: &Steps) -> Result<Option<String>> {
     }
     let stamp = project::short(&super::stamp::path());
     steps.note(&format!(
-        "the programs will be linked dynamically; remove {stamp} to try again"
+        "the plugin will be linked dynamically; remove {stamp} to try again"
     ));
     Ok(None)
 }

@@ -3,13 +3,14 @@
 use abi::{Direction, DropReason, EndpointFlags, protocol};
 
 use super::cache_key::{ParsedHeaders, parse_v4, parse_v6};
-use super::uplink_handoff::{SkbTag, clear_skb_tag, propagate};
+use super::uplink_handoff::{SkbTag, clear_skb_tag, propagate, tag_offloaded};
 use super::{
-    CacheEntry, CacheHit, CacheLookup, CachePlace, FlowCache, RewriteTemplate, ScratchProvider,
-    Steps, shard,
+    CacheEntry, CacheHit, CacheLookup, CachePlace, FlowCache, MAX_AGE, RewriteTemplate,
+    ScratchProvider, Steps, shard,
 };
 use crate::bypass::{self, decrement_hop_limit};
 use crate::node::Node;
+use crate::offload;
 use crate::outcome::{Code as _, Verdict};
 use crate::packet::Packet;
 use crate::parse::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
@@ -28,23 +29,26 @@ pub(crate) fn find<E: Packet + Node + Shaper + FlowCache>(
 ) -> CacheLookup {
     // Always cleared first: a pod, or another program, may have set `tc_index` itself.
     let skb_tag = match hook {
-        Hook::FromPod | Hook::UplinkOut => clear_skb_tag(env),
+        Hook::FromPod => {
+            clear_skb_tag(env);
+            SkbTag::NONE
+        }
+        Hook::UplinkOut => clear_skb_tag(env),
         Hook::UplinkIn => SkbTag::NONE,
     };
-    if hook == Hook::UplinkOut && skb_tag == SkbTag::DONE {
+    if skb_tag == SkbTag::DONE {
         return CacheLookup::Done(Verdict::Pass.code());
     }
-    let propagate = hook == Hook::UplinkOut && skb_tag == SkbTag::PROPAGATE;
     match env.ethertype() {
         // Uplink programs return before this point for frames with a VLAN tag.
         _ if hook == Hook::FromPod && env.is_tagged() => uncacheable(scratch),
         ETHERTYPE_IPV4 => {
             let parsed = parse_v4(env, interface, hook);
-            find_parsed(env, scratch, parsed, propagate)
+            find_parsed(env, scratch, parsed, skb_tag)
         }
         ETHERTYPE_IPV6 => {
             let parsed = parse_v6(env, interface, hook);
-            find_parsed(env, scratch, parsed, propagate)
+            find_parsed(env, scratch, parsed, skb_tag)
         }
         _ => uncacheable(scratch),
     }
@@ -56,16 +60,16 @@ fn find_parsed<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
     scratch: &mut impl ScratchProvider,
     parsed: Option<ParsedHeaders>,
-    propagate: bool,
+    skb_tag: u32,
 ) -> CacheLookup {
     let Some(parsed) = parsed else {
         return uncacheable(scratch);
     };
-    let found = search(env, scratch, &parsed, propagate);
+    let found = search(env, scratch, &parsed, skb_tag == SkbTag::PROPAGATE);
     if found == CacheLookup::Miss
         && let Some(work) = scratch.work()
     {
-        start_recording(env, work, &parsed, propagate);
+        start_recording(env, work, &parsed, skb_tag);
     }
     found
 }
@@ -207,7 +211,7 @@ fn start_recording<E: Shaper + FlowCache>(
     env: &E,
     work: &mut Work,
     parsed: &ParsedHeaders,
-    propagate: bool,
+    skb_tag: u32,
 ) {
     work.limited = 0;
     work.recorder.cacheable = 1;
@@ -220,7 +224,8 @@ fn start_recording<E: Shaper + FlowCache>(
     work.recorder.recorded_at = now;
     work.recorder.shard = shard(&parsed.key.tuple());
     work.recorder.epoch = env.epoch(work.recorder.shard);
-    work.recorder.propagate = u32::from(propagate);
+    work.recorder.propagate = u32::from(skb_tag == SkbTag::PROPAGATE);
+    work.recorder.is_redirected = u32::from(skb_tag != SkbTag::NONE);
 }
 
 /// Ends a packet that needs no rewrite but the TTL, and counts it.
@@ -235,6 +240,7 @@ fn end_unchanged<E: Packet + Node + FlowCache>(
         && let Some(work) = scratch.work()
     {
         work.hop = entry.hop;
+        tag_offloaded(env, entry.steps);
         request_propagation(env, work, index, entry.steps);
     }
     if entry.steps & Steps::TTL_DECREMENTED != 0 {
@@ -273,6 +279,7 @@ fn rewrite<E: Packet + Node + FlowCache>(
         && let Some(work) = scratch.work()
     {
         work.hop = entry.hop;
+        tag_offloaded(env, entry.steps);
     }
     if let Verdict::Redirect(_) = verdict {
         env.set_skb_tag(SkbTag::DONE);
@@ -335,6 +342,9 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     let is_new = work.recorder.has_flow() && work.recorder.packets_before < env.cache_threshold();
     // Without an Ethernet header, the key was parsed at the wrong offset.
     let is_recorded = work.recorder.cacheable != 0 && work.headers.l3 == ETHERNET;
+    if hook == Hook::UplinkOut && is_recorded && is_tracked && !is_new && !redirects {
+        offload::report_left(env, work);
+    }
     if !is_recorded || !is_stable || !is_tracked || is_new || matches!(verdict, Verdict::Drop(_)) {
         return;
     }
@@ -361,7 +371,10 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
             work.recorder.flow_id,
         );
     }
-    fill_entry(work, hook, number, to);
+    // A packet that takes the stack may bypass it as soon as the agent has decided so.
+    let waits = !redirects && hook != Hook::UplinkOut && offload::is_on(env);
+    let lifetime = if waits { MAX_AGE } else { work.rows.lifetime };
+    fill_entry(work, hook, number, to, lifetime);
     let (index, steps) = (work.recorder.index, work.recorder.steps);
     let place = work.recorder.key.place();
     env.store_cache_entry(index, place, &work.cache_entry);
@@ -376,7 +389,7 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
 /// Fills [`Work::cache_entry`] from the recorder. Field by field: a whole struct would be built on
 /// the stack.
 #[inline(always)]
-fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32) {
+fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32, lifetime: u64) {
     let redirects = Verdict::from_code(number) != Verdict::Pass;
     let (recorder, entry) = (&work.recorder, &mut work.cache_entry);
     entry.key = recorder.key;
@@ -384,7 +397,7 @@ fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32) {
     entry.max_length = if redirects { recorder.length } else { u32::MAX };
     entry.steps = recorder.steps;
     entry.epoch = recorder.epoch;
-    entry.expires_at = recorder.recorded_at + work.rows.lifetime;
+    entry.expires_at = recorder.recorded_at + lifetime;
     entry.verdict = number;
     entry.hop = work.hop;
     let original = &work.headers.tuple;

@@ -32,6 +32,18 @@ impl SkbTag {
     /// The outcome at the uplink is to be added to the entry [`super::CacheRecorder::pod_entry`] of
     /// this CPU, if that is the same packet's.
     pub(super) const PROPAGATE: u32 = 0x564c;
+    /// The packet has bypassed netfilter by the agent's decision about its connection: it is no
+    /// evidence for the next decision.
+    pub(super) const OFFLOADED: u32 = 0x564f;
+}
+
+/// Tags a packet that is redirected past rules of other software. The other tags, which may follow,
+/// imply that as well.
+#[inline(always)]
+pub(crate) fn tag_offloaded<E: FlowCache>(env: &mut E, steps: u32) {
+    if steps & Steps::OFFLOADED != 0 {
+        env.set_skb_tag(SkbTag::OFFLOADED);
+    }
 }
 
 /// Clears the packet's tag, and returns it.

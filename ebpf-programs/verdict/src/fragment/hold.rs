@@ -87,6 +87,7 @@ pub fn count_lost<E: Node>(env: &mut E, held: &HeldHeader) {
     };
     let reason = DropReason::FragmentWithoutFirst;
     env.count_dropped(reason, held.pod, direction, held.length);
+    env.report_lost(held, reason);
 }
 
 /// Returns whether a held fragment has expired.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use abi::{Flow, PendingCounters, Tuple};
+use abi::{Flow, OffloadCandidate, Offloaded, PendingCounters, Tuple};
 
 use super::World;
 use crate::flow_cache::{CacheEntry, CachePlace, FlowCache, WAYS};
@@ -35,8 +35,10 @@ pub struct Memory {
     pending: BTreeMap<u32, PendingCounters>,
     shards: BTreeMap<u32, u64>,
     epoch: u64,
-    /// Time until which the agent reports changes of routes, by [`World::clock`].
-    pub routes_valid_until: u64,
+    /// Time until which the agent reports changes of routes and rules, by [`World::clock`].
+    pub events_valid_until: u64,
+    /// Number of changes of netfilter rules.
+    pub rulesets: u64,
     /// `skb_tag` of the current packet.
     pub skb_tag: u32,
     /// Whether foreign TC programs run before ours on the uplink's egress.
@@ -69,6 +71,7 @@ impl World {
             (&self.settings, &self.pods, &self.interfaces),
             (&self.endpoints, &self.hostports, &self.networks),
             (&self.uplinks, &self.locals, &self.prefixes, &self.egress),
+            &self.offloaded,
             (
                 &self.next_hops,
                 &self.egress_routes,
@@ -132,16 +135,28 @@ impl FlowCache for World {
     }
 
     fn epoch_of_tables(&self) -> u64 {
-        self.memory.epoch
+        self.memory.epoch + self.memory.rulesets
     }
 
-    fn routes_valid_for(&self) -> u64 {
-        self.memory.routes_valid_until.saturating_sub(self.clock)
+    fn events_valid_for(&self) -> u64 {
+        self.memory.events_valid_until.saturating_sub(self.clock)
+    }
+
+    fn epoch_of_rulesets(&self) -> u64 {
+        self.memory.rulesets
+    }
+
+    fn offloaded(&self, tuple: &Tuple) -> Option<Offloaded> {
+        self.offloaded.get(tuple).copied()
+    }
+
+    fn report_candidate(&mut self, candidate: &OffloadCandidate) {
+        self.candidates.push(*candidate);
     }
 
     fn epoch(&self, shard: u32) -> u64 {
         let shard = self.memory.shards.get(&shard).copied().unwrap_or(0);
-        self.memory.epoch + shard
+        self.epoch_of_tables() + shard
     }
 
     fn cache_capacity(&self) -> u32 {

@@ -1,8 +1,8 @@
 //! [`Node`] for the simulator: BPF helpers and maps in ordinary Rust.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, Hostport,
-    HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, HeldHeader,
+    Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
 };
 
 use super::World;
@@ -332,6 +332,10 @@ impl Node for World {
             counters.packets += 1;
             counters.bytes += u64::from(bytes);
         }
+    }
+
+    fn report_lost(&mut self, held: &HeldHeader, _reason: DropReason) {
+        self.lost.push(*held);
     }
 
     fn count_dropped(&mut self, reason: DropReason, pod: u32, direction: Direction, bytes: u32) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use abi::{
     Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Egress, Endpoint,
     Flow, FragmentKey, HeldHeader, HeldKey, Hostport, HostportKey, Interface, Limit, Mac, Network,
-    Pod, PrefixKey, Settings, Shaped, ShapedSubnetKey, Tuple, Uplink,
+    OffloadCandidate, Offloaded, Pod, PrefixKey, Settings, Shaped, ShapedSubnetKey, Tuple, Uplink,
 };
 
 use super::{Memory, Ring, SharedBucket, frame};
@@ -106,6 +106,12 @@ pub struct World {
     pub counters: BTreeMap<(u32, Direction), Counters>,
     /// Drop counters.
     pub drops: BTreeMap<DropReason, DropCount>,
+    /// Held fragments that were dropped, as reported.
+    pub lost: Vec<HeldHeader>,
+    /// The offload table.
+    pub offloaded: BTreeMap<Tuple, Offloaded>,
+    /// Connections that were reported to the agent.
+    pub candidates: Vec<OffloadCandidate>,
     /// Dropped packets by slot and reason.
     pub pod_drops: BTreeMap<(u32, DropReason), u64>,
     /// Flow cache of the one CPU, and the epochs that it depends on.
@@ -160,6 +166,9 @@ impl Default for World {
             shaped: BTreeMap::new(),
             counters: BTreeMap::new(),
             drops: BTreeMap::new(),
+            lost: Vec::new(),
+            offloaded: BTreeMap::new(),
+            candidates: Vec::new(),
             pod_drops: BTreeMap::new(),
             memory: Memory::default(),
         }

@@ -12,6 +12,7 @@
     reason = "the program prints the table"
 )]
 
+mod drop_cost;
 mod hostport_lookup;
 mod packet_time;
 mod table;
@@ -136,6 +137,11 @@ fn time(loaded: &mut Ebpf, costs: &mut BTreeMap<String, Cost>) -> Result<()> {
         hostport_lookup::measure(loaded).context("cannot measure the hostport lookup")?
     {
         println!("packet to one of {hostports} hostports: {nanoseconds} ns");
+    }
+    for (agent, nanoseconds) in
+        drop_cost::measure(loaded).context("cannot measure dropped packets")?
+    {
+        println!("dropped packet while the agent {agent}: {nanoseconds} ns");
     }
     Ok(())
 }

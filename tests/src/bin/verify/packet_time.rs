@@ -103,7 +103,7 @@ pub(crate) fn insert<const K: usize, const V: usize>(
     Ok(map.insert(array(key)?, array(value)?, 0)?)
 }
 
-fn set<const V: usize>(
+pub(crate) fn set<const V: usize>(
     loaded: &mut Ebpf,
     name: &str,
     index: u32,

@@ -29,6 +29,7 @@ impl Reload {
         }
         app.set_declared_networks(wanted.declared.clone());
         app.set_hostport_annotation(wanted.hostport_annotation.clone());
+        app.drop_events.set_interval(wanted.drop_event_interval);
         self.log_level.set(filter);
         let needs_restart = self.config.needs_restart(&wanted);
         self.config.adopt_reloadable(wanted);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use model::{Cidr, HairpinMode, NetworkAccess};
@@ -51,6 +52,14 @@ pub(super) fn annotation(key: Option<String>) -> Result<Option<String>> {
             bail!("hostport-annotation: {key:?} is not an annotation key")
         }
         key => Ok(key),
+    }
+}
+
+/// Validates an interval in milliseconds; 100 if unset.
+pub(super) fn drop_event_interval(milliseconds: Option<u32>) -> Result<Duration> {
+    match milliseconds.unwrap_or(100) {
+        interval @ 1..=60_000 => Ok(Duration::from_millis(interval.into())),
+        other => bail!("drop-event-interval: {other} is not in 1..=60000 milliseconds"),
     }
 }
 

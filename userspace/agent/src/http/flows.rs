@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use api::{
 };
 use engine::{EngineError, Handle};
 use futures_util::{Stream, stream};
-use kernel::{Measured, ObserveError};
+use kernel::{FlowReader, Measured, ObserveError};
 use model::Record;
 use serde::Serialize;
 use steps::{FlowEndpoints, FlowFilter, FlowTable, LiveFlow};
@@ -45,6 +46,12 @@ pub(crate) struct FlowSource {
 }
 
 impl FlowSource {
+    /// Makes a source of the flow table that is pinned below `bpffs`.
+    pub(crate) fn of_datapath(bpffs: &Path) -> Self {
+        let reader = FlowReader::new(bpffs);
+        Self::new(move || reader.read())
+    }
+
     pub(crate) fn new(
         read: impl Fn() -> Result<FlowTable, ObserveError> + Send + Sync + 'static,
     ) -> Self {

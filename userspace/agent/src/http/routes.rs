@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use abi::DropReason;
 use api::{
-    AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, EventOutcome, FlowQuery,
-    HairpinModeSetting, InterfacePresence, InterfaceQuery, Lease, NetworkView, PodCidrs, PortView,
-    UninstallRequest, path,
+    AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, DropQuery, EventOutcome,
+    FlowQuery, HairpinModeSetting, InterfacePresence, InterfaceQuery, Lease, NetworkView, PodCidrs,
+    PortView, UninstallRequest, path,
 };
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
@@ -99,6 +100,7 @@ fn paths() -> Router<Arc<App>> {
         .route(path::UNINSTALL, post(uninstall))
         .route(path::RELOAD, post(reload))
         .route(path::EVENTS, get(events))
+        .route(path::DROPS, get(drops))
         .route(path::METRICS, get(metrics_listener::metrics))
         .route(
             path::NON_MASQUERADE_CIDRS,
@@ -142,7 +144,10 @@ async fn cni(
 async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
     let uptime = app.started.elapsed().as_secs();
     let features = app.features.get().map(Vec::as_slice).unwrap_or_default();
-    let mut status = view::status(&app.handle.live_status(), uptime, features);
+    let offloaded = (app.offload_counts.lock())
+        .map(|counts| counts.clone())
+        .unwrap_or_default();
+    let mut status = view::status(&app.handle.live_status(), uptime, features, &offloaded);
     status.losses = app.losses.views().to_vec();
     status.operations = app
         .handle
@@ -338,6 +343,21 @@ async fn events(State(app): State<Arc<App>>, Query(wanted): Query<EventsQuery>) 
         .lines(wanted.follow, app.lifecycle.stop.subscribe());
     let body = Body::from_stream(lines);
     ([(CONTENT_TYPE, NDJSON)], body).into_response()
+}
+
+async fn drops(
+    State(app): State<Arc<App>>,
+    Query(wanted): Query<DropQuery>,
+) -> Result<Response, Failure> {
+    if let Some(reason) = &wanted.reason
+        && !DropReason::ALL.iter().any(|known| known.name() == reason)
+    {
+        let text = format!("{reason}: no such drop reason; see docs/reference/drop-reasons.md");
+        return Err(Error::decode(text).into());
+    }
+    let stop = app.lifecycle.stop.subscribe();
+    let body = Body::from_stream(app.drop_events.lines(wanted, stop)?);
+    Ok(([(CONTENT_TYPE, NDJSON)], body).into_response())
 }
 
 async fn uninstall(State(app): State<Arc<App>>, body: Body) -> Answer<api::Uninstalled> {

@@ -10,12 +10,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use axum::serve::Listener;
-use nix::unistd::Group;
+
 use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::ReadOnlyAddress;
 use crate::process::instance_lock;
+
+/// The machine's groups, a line each: name, password, number, members (group(5)). Not read by the C
+/// library: `getgrnam` loads shared objects, which a static program cannot rely on.
+const GROUPS: &str = "/etc/group";
 
 /// Where the agent listens.
 #[derive(Debug)]
@@ -94,10 +98,19 @@ fn group_id(group: &str) -> Result<u32> {
     if let Ok(number) = group.parse() {
         return Ok(number);
     }
-    let found = Group::from_name(group)
-        .context("socket-group: cannot read the groups")?
-        .with_context(|| format!("socket-group: no group {group:?}"))?;
-    Ok(found.gid.as_raw())
+    let groups = fs::read_to_string(GROUPS)
+        .with_context(|| format!("socket-group: cannot read {GROUPS}"))?;
+    number_of(&groups, group)
+        .with_context(|| format!("socket-group: no group {group:?} in {GROUPS}"))
+}
+
+/// Returns the number of a group in a text as that of [`GROUPS`].
+fn number_of(groups: &str, name: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let is_it = fields.next() == Some(name);
+        fields.nth(1).filter(|_| is_it)?.parse().ok()
+    })
 }
 
 /// Lets a group pass through the directory of its socket. A directory that is closed to all but
@@ -273,6 +286,15 @@ impl Listener for Socket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_found_by_their_whole_name() {
+        let groups = "root:x:0:\nviaduct-old:x:5:a,b\nviaduct:x:998:\nbroken\n";
+        assert_eq!(number_of(groups, "viaduct"), Some(998));
+        assert_eq!(number_of(groups, "root"), Some(0));
+        assert_eq!(number_of(groups, "duct"), None);
+        assert_eq!(number_of(groups, "broken"), None);
+    }
 
     #[tokio::test]
     async fn the_socket_is_for_root_only_and_goes_with_the_agent() {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use abi::DropReason;
 use api::{
     AddressView, AttachmentView, BypassView, CounterView, DroppingDefaultView, ForwardingView,
-    HostportView, Lease, NetworkView, PoolView, Reconcile, ReconcileItem, RouteView, ShaperView,
-    UplinkView, Version,
+    HostportView, Lease, NetworkView, OffloadView, PoolView, Reconcile, ReconcileItem, RouteView,
+    ShaperView, UplinkView, Version,
 };
 use engine::{
     BypassStatus, Degraded, ForwardingStatus, Item, NetworkStatus, Operation, Outcome, PoolStatus,
@@ -18,6 +18,7 @@ use planner::DefaultState;
 use steps::PodSide;
 
 use crate::http::{limits, names};
+use crate::process::offload::OffloadCounts;
 use crate::process::sandbox;
 use crate::telemetry::rates::Rates;
 use crate::version::BUILD;
@@ -36,7 +37,12 @@ fn version() -> Version {
 }
 
 /// Returns the state of the agent.
-pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature]) -> api::Status {
+pub(crate) fn status(
+    status: &Status,
+    uptime_seconds: u64,
+    features: &[Feature],
+    offloaded: &OffloadCounts,
+) -> api::Status {
     api::Status {
         version: version(),
         uptime_seconds,
@@ -45,7 +51,7 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature])
         attachments: count(status.attachments),
         flow_entries: status.flow_entries.0,
         flow_entries_wanted: status.flow_entries.1,
-        bypass: bypass(&status.bypass),
+        bypass: bypass(&status.bypass, offloaded),
         forwarding: forwarding(&status.forwarding),
         shaper: shaper(status.shaper),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
@@ -104,10 +110,24 @@ fn forwarding(status: &ForwardingStatus) -> ForwardingView {
     }
 }
 
-fn bypass(status: &BypassStatus) -> BypassView {
+fn bypass(status: &BypassStatus, offloaded: &OffloadCounts) -> BypassView {
     BypassView {
         mode: status.mode.to_string(),
         active: status.active,
+        offload: OffloadView {
+            active: status.offload,
+            offloaded: offloaded.accepted,
+            on_stack: offloaded
+                .on_stack
+                .iter()
+                .map(|(reason, count)| (reason.to_string(), *count))
+                .collect(),
+            rules: status
+                .holding_rules
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+        },
         rules: status.rules.iter().cloned().collect(),
     }
 }

@@ -2,7 +2,7 @@
 //! records and kernel when links, addresses, routes or foreign rules change, and periodically.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -12,6 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::app::App;
 use crate::clock;
+use crate::process::offload::{self, OffloadCounts};
 
 /// Interval between two sweeps of the flow table.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -43,10 +44,17 @@ pub(crate) fn start(app: Arc<App>) -> io::Result<()> {
     Ok(())
 }
 
+/// Starts the threads beside the runtime: that which reports events, and that which offloads
+/// connections. Returns the counts of the latter.
+pub(crate) fn start_threads(bpffs: &Path) -> Arc<Mutex<OffloadCounts>> {
+    report_events(bpffs);
+    offload::start(bpffs)
+}
+
 /// Starts the thread that reports changes of routes and neighbours to the programs. Not a task of
 /// the runtime: reports must not wait for anything else. Without it, programs look routes up more
 /// often.
-pub(crate) fn report_events(bpffs: &Path) {
+fn report_events(bpffs: &Path) {
     if let Err(error) = start_reporter(bpffs) {
         tracing::warn!(
             error = format!("{error:#}"),

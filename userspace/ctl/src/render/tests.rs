@@ -1,8 +1,9 @@
 //! Text of each rendered table and line.
 
 use api::{
-    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView, PodView,
-    PoolView, PortReservationView, PortView, ReconcileItem, SandboxView, ShaperView,
+    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView,
+    OffloadView, PodView, PoolView, PortReservationView, PortView, ReconcileItem, SandboxView,
+    ShaperView,
 };
 
 use super::*;
@@ -156,6 +157,12 @@ fn healthy() -> Status {
         bypass: BypassView {
             mode: "auto".to_owned(),
             active: false,
+            offload: OffloadView {
+                active: true,
+                offloaded: 12,
+                on_stack: [("translated by netfilter".to_owned(), 3)].into(),
+                rules: vec![],
+            },
             rules: vec!["nftables: chain forward of table inet filter".to_owned()],
         },
         forwarding: ForwardingView {

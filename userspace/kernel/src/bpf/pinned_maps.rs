@@ -74,7 +74,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI, with their expected shapes.
-pub(crate) const MAPS: [PinnedMap; 31] = [
+pub(crate) const MAPS: [PinnedMap; 33] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::ClockEntry>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
@@ -111,6 +111,12 @@ pub(crate) const MAPS: [PinnedMap; 31] = [
     ),
     map::<u32, abi::DropCount>(maps::DROPS, MapType::PerCpuArray, maps::DROP_REASONS),
     map::<u32, abi::PodDrops>(maps::POD_DROPS, MapType::Hash, maps::POD_DROPS_CAPACITY),
+    map::<(), ()>(
+        maps::DROP_RECORDS,
+        MapType::RingBuf,
+        maps::DROP_RECORDS_BYTES,
+    ),
+    map::<u32, abi::DropSampling>(maps::DROP_SAMPLING, MapType::Array, 1),
     map::<u32, abi::Limit>(maps::LIMITS, MapType::Array, maps::LIMITS_CAPACITY),
     map::<(u32, abi::ShapedSubnetKey), u32>(maps::PEERS, MapType::LpmTrie, maps::PEERS_CAPACITY),
     map::<u32, abi::Bucket>(maps::BUCKETS, MapType::Array, maps::LIMITS_CAPACITY),
@@ -125,6 +131,8 @@ pub(crate) const MAPS: [PinnedMap; 31] = [
         maps::EPOCHS_OF_FLOWS + maps::SHARDS,
     ),
     map::<u32, abi::Events>(maps::EVENTS, MapType::Array, 1),
+    map::<abi::Tuple, abi::Offloaded>(maps::OFFLOADED, MapType::Hash, maps::OFFLOADED_CAPACITY),
+    map::<(), ()>(maps::CANDIDATES, MapType::RingBuf, maps::CANDIDATES_SIZE),
     map::<u32, abi::PendingCounters>(maps::PENDING, MapType::Array, ANY_NUMBER),
 ];
 

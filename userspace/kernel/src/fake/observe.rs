@@ -32,6 +32,8 @@ impl Answer<NodeQuery> for World {
             port_reservations: self.in_force(),
             flow_entries: abi::maps::FLOWS_CAPACITY,
             foreign_rules: BTreeSet::new(),
+            foreign_paths: BTreeSet::new(),
+            path_tables: Vec::new(),
             netfilter: self.netfilter.clone(),
             routes_by_port: false,
             has_unseen_sockets: (self.facts.cgroup.as_ref())

@@ -9,14 +9,17 @@ mod encode;
 mod entry;
 mod legacy;
 mod nft;
+mod path;
 
 use std::collections::BTreeMap;
 use std::io;
 
 use steps::{FilterBackend, FilterTable, ForwardTables, ForwardingStep, TableState};
 
+pub(crate) use legacy::statements::path_tables as legacy_path_tables;
 pub(crate) use legacy::{fingerprint, has_foreign_entries};
 pub(crate) use nft::has_foreign_rules;
+pub(crate) use path::PathReader;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {

@@ -100,11 +100,10 @@ pub(crate) fn rules() -> io::Result<BTreeSet<String>> {
             }
         }
     }
-    found.extend(bridge_tables());
     Ok(found)
 }
 
-/// The filter table of one family, as the kernel has it.
+/// A table of one family, as the kernel has it.
 pub(crate) struct FilterFile {
     socket: OwnedFd,
     level: libc::c_int,
@@ -119,18 +118,27 @@ const SET_ADD_COUNTERS: libc::c_int = 65;
 /// Size of `struct ipt_get_entries`: the name, the size, and up to the next multiple of eight.
 const ENTRIES_HEAD: usize = 40;
 
-/// Reads the filter table of a family; `None` where it is not in use.
-pub(crate) fn filter(ipv4: bool) -> io::Result<Option<FilterFile>> {
-    const TABLE: &str = "filter";
-    let [v4, v6] = &FAMILIES;
-    let family = if ipv4 { v4 } else { v6 };
+/// Returns the tool of a family, and the names of its tables that are in use.
+pub(crate) fn tables(ipv4: bool) -> (&'static str, Vec<String>) {
+    let family = family(ipv4);
     let names = fs::read_to_string(family.names).unwrap_or_default();
-    if !names.lines().any(|name| name == TABLE) {
+    (family.tool, names.lines().map(str::to_owned).collect())
+}
+
+fn family(ipv4: bool) -> &'static Family {
+    let [v4, v6] = &FAMILIES;
+    if ipv4 { v4 } else { v6 }
+}
+
+/// Reads a table of a family; `None` where it is not in use.
+pub(crate) fn table(ipv4: bool, table: &str) -> io::Result<Option<FilterFile>> {
+    let family = family(ipv4);
+    if !tables(ipv4).1.iter().any(|name| name == table) {
         return Ok(None);
     }
     let socket = raw_socket(family.domain)?;
     let mut info = Info::new_zeroed();
-    info.name = name(TABLE);
+    info.name = name(table);
     if !query(&socket, family.level, GET_INFO, info.as_mut_bytes())? {
         return Ok(None);
     }
@@ -278,7 +286,7 @@ fn policy(family: &Family, socket: &OwnedFd, table: &str, info: &Info) -> io::Re
 /// Returns a description of ebtables' rules. ebtables' tables are not listed anywhere. Where they
 /// are modules, a loaded one counts as in use. Where they are built in, they can only be queried,
 /// which creates an empty table at worst.
-fn bridge_tables() -> Option<String> {
+pub(crate) fn bridge_tables() -> Option<String> {
     let in_use = match fs::read_to_string("/proc/modules") {
         Ok(modules) => modules.lines().any(|line| line.starts_with("ebtable_")),
         Err(_) => ["filter", "nat", "broute"]

@@ -54,6 +54,9 @@ const POSTROUTING: u32 = 4;
 /// `NF_DROP`.
 const DROP: u32 = 0;
 
+/// `NFPROTO_NETDEV`.
+const NETDEV: u8 = 5;
+
 /// `NF_INET_INGRESS` of the inet family: packets that a device receives.
 const INGRESS: u32 = 5;
 
@@ -75,26 +78,36 @@ impl RuleReader {
     /// Returns descriptions of the foreign rules and programs in the namespace of the calling
     /// thread.
     pub fn read(&self) -> io::Result<BTreeSet<String>> {
-        foreign_rules(&self.links)
+        let mut found = foreign_rules()?;
+        found.extend(foreign_paths(&self.links)?);
+        Ok(found)
     }
 
-    /// Identifies the rules of the filter tables of iptables-legacy, whose changes are not notified
+    /// Identifies the rules of the tables of iptables-legacy, whose changes are not notified
     /// either.
     pub fn fingerprint(&self) -> io::Result<Vec<u64>> {
         forwarding::fingerprint()
     }
 }
 
-/// Returns descriptions of the foreign rules, and of the foreign programs that run after ours, that
-/// could apply to packets that bypass bridge and stack. `links` is the directory of our pinned
-/// links. Reads the namespace of the calling thread.
-pub(crate) fn foreign_rules(links: &Path) -> io::Result<BTreeSet<String>> {
-    let mut rules = nftables()?;
+/// Returns descriptions of the foreign netfilter rules that could apply to packets that bypass
+/// bridge and stack, and whose statements [`forwarding::PathReader`] reads. Reads the namespace of
+/// the calling thread.
+pub(crate) fn foreign_rules() -> io::Result<BTreeSet<String>> {
+    let mut rules = nftables()?.0;
     rules.extend(xtables::rules()?);
-    rules.extend(ipsec::rules()?);
-    rules.extend(virtual_servers());
-    rules.extend(tc_programs::programs(links)?);
     Ok(rules)
+}
+
+/// As [`foreign_rules`], for all others: rules on frames, and what other parts of the kernel do
+/// with packets. `links` is the directory of our pinned links.
+pub(crate) fn foreign_paths(links: &Path) -> io::Result<BTreeSet<String>> {
+    let mut paths = nftables()?.1;
+    paths.extend(xtables::bridge_tables());
+    paths.extend(ipsec::rules()?);
+    paths.extend(virtual_servers());
+    paths.extend(tc_programs::programs(links)?);
+    Ok(paths)
 }
 
 /// Returns the number of connections that conntrack tracks; 0 where it is not loaded.
@@ -107,10 +120,11 @@ pub(crate) fn tracked() -> io::Result<u64> {
         .map_err(io::Error::other)
 }
 
-fn nftables() -> io::Result<BTreeSet<String>> {
+/// Returns the chains of the families that [`forwarding::PathReader`] reads, and those of others.
+fn nftables() -> io::Result<(BTreeSet<String>, BTreeSet<String>)> {
     let Some(socket) = socket::if_supported(Socket::new(NETLINK_NETFILTER))? else {
         // The kernel has no netfilter.
-        return Ok(BTreeSet::new());
+        return Ok(Default::default());
     };
     socket.send(&request(), 0)?;
     let mut chains = Vec::new();
@@ -137,7 +151,10 @@ fn nftables() -> io::Result<BTreeSet<String>> {
             }
         }
     }
-    Ok(found)
+    let netdev = format!(" of table {} ", family_name(NETDEV));
+    Ok(found
+        .into_iter()
+        .partition(|chain| !chain.contains(&netdev)))
 }
 
 /// Encodes a dump of all chains of all families: `struct nlmsghdr` and `struct nfgenmsg`.
@@ -245,7 +262,6 @@ fn text(value: &[u8]) -> String {
 /// the stack in any case.
 fn is_on_path(family: u8, hook: u32) -> bool {
     const ARP: u8 = 3;
-    const NETDEV: u8 = 5;
     match family {
         ARP => false,
         NETDEV => true,
@@ -269,6 +285,16 @@ fn virtual_servers() -> Option<String> {
     const HEADINGS: usize = 3;
     let table = fs::read_to_string("/proc/thread-self/net/ip_vs").ok()?;
     (table.lines().count() > HEADINGS).then(|| "IPVS: virtual services".to_owned())
+}
+
+/// Opens a socket that receives changes of nftables' rules; `None` where the kernel has no
+/// netfilter netlink.
+pub(crate) fn open_listener() -> io::Result<Option<Socket>> {
+    let Some(mut socket) = socket::if_supported(Socket::new(NETLINK_NETFILTER))? else {
+        return Ok(None);
+    };
+    socket::join_groups(&mut socket, [CHANGES])?;
+    Ok(Some(socket))
 }
 
 /// Receives changes of nftables' rules and of IPsec's policies, in the namespace that it was opened
@@ -323,7 +349,7 @@ impl RuleChanges {
 
 /// Returns whether all messages are about elements of our own table, or the number of the ruleset's
 /// generation, which follows each transaction.
-fn is_own_change(bytes: &[u8]) -> bool {
+pub(crate) fn is_own_change(bytes: &[u8]) -> bool {
     /// `NFT_MSG_NEWSETELEM`, `NFT_MSG_DELSETELEM` and `NFT_MSG_NEWGEN`.
     const NEW_ELEMENT: u16 = 10 << 8 | 0xc;
     const DELETED_ELEMENT: u16 = 10 << 8 | 0xe;

@@ -1,15 +1,16 @@
-//! Reports changes of routes, links and neighbours to the programs, whose cached verdicts depend on
-//! them (decision 117).
+//! Reports changes of routes, links, neighbours and netfilter rules to the programs, whose cached
+//! verdicts depend on them (decisions 117 and 118).
 //!
 //! While this thread runs, a cached verdict follows a change within milliseconds, and needs no
-//! lookup in between. When it stops, the time [`Events::routes_valid_until`] passes, and programs
-//! look up again after a few jiffies.
+//! lookup in between. When it stops, the time [`Events::valid_until`] passes: programs look up
+//! again after a few jiffies, and offloaded connections return to the stack.
 
 use std::convert::Infallible;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abi::{Events, maps};
 use aya::maps::{Array, HashMap, Map, MapData};
@@ -25,6 +26,8 @@ use crate::ObserveError;
 use crate::bpf::tables::{Hash, Wire, present, written};
 use crate::bpf::{pinned_maps, pins};
 use crate::error::{Attempt as _, io_error, is};
+use crate::firewall::forwarding;
+use crate::foreign::netfilter;
 use crate::netlink::messages::{HEADER, messages};
 use crate::netlink::route_watch::{LINK, NEIGHBOUR, RouteWatch};
 use crate::netlink::socket;
@@ -55,10 +58,18 @@ const GROUPING: Duration = Duration::from_millis(2);
 /// Pause after a report, so that there are at most a hundred in a second.
 const PAUSE: Duration = Duration::from_millis(8);
 
+/// Interval between two comparisons of the tables of iptables-legacy, whose changes are not
+/// notified.
+const COMPARISON: Duration = Duration::from_secs(1);
+
 /// Listens to the kernel's notifications in the namespace that it was opened in, and writes the
 /// event table.
 pub struct EventReporter {
     socket: Socket,
+    /// Changes of nftables; `None` where the kernel has none.
+    rules: Option<Socket>,
+    /// The tables of iptables-legacy, and when they were read.
+    legacy: (Option<Vec<u64>>, Instant),
     watch: RouteWatch,
     buffer: Vec<u8>,
     uplinks: Hash<u32, Wire<abi::Uplink>>,
@@ -82,6 +93,8 @@ impl EventReporter {
         let last = table.get(&0, 0).map_err(|error| io_error(&error))?;
         Ok(Self {
             socket: socket::open_listener(&GROUPS.map(|group| group as u32))?,
+            rules: netfilter::open_listener()?,
+            legacy: (None, Instant::now()),
             watch: RouteWatch::default(),
             buffer: Vec::new(),
             uplinks: uplinks.map_err(|error| io_error(&error))?,
@@ -89,6 +102,7 @@ impl EventReporter {
             // What has changed while no agent was listening is not known.
             events: Events {
                 routes: last.0.routes.wrapping_add(1),
+                rulesets: last.0.rulesets.wrapping_add(1),
                 ..Events::default()
             },
         })
@@ -97,14 +111,22 @@ impl EventReporter {
     /// Reports changes until a system call fails.
     pub fn run(&mut self) -> io::Result<Infallible> {
         self.read_state()?;
+        self.legacy = (forwarding::fingerprint().ok(), Instant::now());
         loop {
             self.renew()?;
-            if !self.wait()? {
+            let [routes, rules] = self.wait()?;
+            // A new rule is expected to apply immediately.
+            if (rules && self.drain_rules()?) || self.legacy_has_changed() {
+                self.events.rulesets = self.events.rulesets.wrapping_add(1);
+                self.renew()?;
+            }
+            if !routes {
                 continue;
             }
             sleep(GROUPING);
             if self.drain()? {
                 self.events.routes = self.events.routes.wrapping_add(1);
+                self.events.rulesets = self.events.rulesets.wrapping_add(1);
                 self.renew()?;
                 sleep(PAUSE);
             }
@@ -115,21 +137,58 @@ impl EventReporter {
     fn renew(&mut self) -> io::Result<()> {
         let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
         let now = u64::try_from(now.as_nanos()).map_err(io::Error::other)?;
-        self.events.routes_valid_until = now + Events::VALIDITY;
+        self.events.valid_until = now + Events::VALIDITY;
         written(self.table.set(0, Wire(self.events), 0))
     }
 
-    /// Waits for a notification; returns false where a renewal is due.
-    fn wait(&self) -> io::Result<bool> {
-        let mut sockets = [PollFd::new(
-            std::os::fd::AsFd::as_fd(&self.socket),
-            PollFlags::POLLIN,
-        )];
+    /// Waits for notifications until a renewal is due; returns whether there are some of rtnetlink
+    /// and of nftables.
+    fn wait(&self) -> io::Result<[bool; 2]> {
+        let routes = PollFd::new(self.socket.as_fd(), PollFlags::POLLIN);
+        let rules = self
+            .rules
+            .as_ref()
+            .map(|rules| PollFd::new(rules.as_fd(), PollFlags::POLLIN));
+        let mut sockets: Vec<PollFd<'_>> = [routes].into_iter().chain(rules).collect();
         match poll(&mut sockets, PollTimeout::from(RENEWAL)) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(error) => Err(error.into()),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
         }
+        let is_ready = |at: usize| sockets.get(at).is_some_and(|it| it.any() == Some(true));
+        Ok([is_ready(0), is_ready(1)])
+    }
+
+    /// Reads all notifications of nftables that wait; returns whether rules of other software have
+    /// changed.
+    fn drain_rules(&mut self) -> io::Result<bool> {
+        let Some(rules) = &self.rules else {
+            return Ok(false);
+        };
+        let mut changed = false;
+        loop {
+            self.buffer.clear();
+            self.buffer.reserve(socket::BUFFER);
+            match rules.recv(&mut self.buffer, MSG_DONTWAIT) {
+                Ok(_) => changed |= !netfilter::is_own_change(&self.buffer),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(changed),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is(&error, Errno::ENOBUFS) => changed = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Compares the tables of iptables-legacy, once in a while. Tables that cannot be read count as
+    /// changed.
+    fn legacy_has_changed(&mut self) -> bool {
+        let (last, read_at) = &self.legacy;
+        if read_at.elapsed() < COMPARISON {
+            return false;
+        }
+        let tables = forwarding::fingerprint().ok();
+        let has_changed = tables.is_none() || tables != *last;
+        self.legacy = (tables, Instant::now());
+        has_changed
     }
 
     /// Reads all notifications that wait; returns whether one of them outdates cached verdicts.

@@ -47,7 +47,7 @@ fn a_cache_entry_lasts_longer_while_the_agent_reports_changes_of_routes() {
         (left, twins.taken() - before)
     };
     let until = twins.with.world.clock + 1_000_000_000;
-    twins.change(|world| world.memory.routes_valid_until = until);
+    twins.change(|world| world.memory.events_valid_until = until);
     assert_eq!([0; 3].map(|_| hits(&mut twins).1), [0, 1, 2]);
     twins.wait(99 * JIFFY);
     assert_eq!(hits(&mut twins), (true, 2));

@@ -152,27 +152,9 @@ impl Reader {
     }
 
     fn verdict(&mut self, expression: &ReadExpression) {
-        if expression.number(1) != Some(0) {
-            return;
+        if let Some(action) = verdict(expression) {
+            self.action = action;
         }
-        let verdict = expression.get(2).and_then(|data| parse(data).next());
-        let (mut code, mut chain) = (None, String::new());
-        for (kind, value) in verdict.iter().flat_map(|(_, value)| parse(value)) {
-            match kind {
-                1 => code = be32(value).map(u32::cast_signed),
-                2 => chain = text(value),
-                _ => {}
-            }
-        }
-        self.action = match code {
-            Some(0) => Action::Drop,
-            Some(1) => Action::Accept,
-            Some(-1) => Action::Continue,
-            Some(-3) => Action::Jump(chain),
-            Some(-4) => Action::Goto(chain),
-            Some(-5) => Action::Return,
-            _ => Action::Other,
-        };
     }
 
     fn compare(&mut self, expression: &ReadExpression) {
@@ -231,6 +213,36 @@ impl Reader {
     }
 }
 
+/// Returns the verdict of an `immediate`; `None` for one that loads a register.
+pub(super) fn verdict(expression: &ReadExpression) -> Option<Action> {
+    if expression.number(1) != Some(0) {
+        return None;
+    }
+    let verdict = expression.get(2).and_then(|data| parse(data).next());
+    Some(verdict.map_or(Action::Other, |(_, value)| encoded_verdict(value)))
+}
+
+/// Returns an encoded verdict (`NFTA_VERDICT_*`).
+pub(super) fn encoded_verdict(encoded: &[u8]) -> Action {
+    let (mut code, mut chain) = (None, String::new());
+    for (kind, value) in parse(encoded) {
+        match kind {
+            1 => code = be32(value).map(u32::cast_signed),
+            2 => chain = text(value),
+            _ => {}
+        }
+    }
+    match code {
+        Some(0) => Action::Drop,
+        Some(1) => Action::Accept,
+        Some(-1) => Action::Continue,
+        Some(-3) => Action::Jump(chain),
+        Some(-4) => Action::Goto(chain),
+        Some(-5) => Action::Return,
+        _ => Action::Other,
+    }
+}
+
 fn meta(key: Option<u32>) -> Loaded {
     match key {
         Some(expr::IIFNAME) => Loaded::Input,
@@ -242,7 +254,7 @@ fn meta(key: Option<u32>) -> Loaded {
 }
 
 /// Returns the mask of a `bitwise` that keeps bits and flips none.
-fn mask(expression: &ReadExpression) -> Option<Vec<u8>> {
+pub(super) fn mask(expression: &ReadExpression) -> Option<Vec<u8>> {
     let value = |kind| {
         parse(expression.get(kind)?)
             .next()

@@ -1,6 +1,6 @@
 //! Matches of xtables: layouts of their modules' structures, in host byte order unless said.
 
-use steps::Condition;
+use steps::{Condition, Statement};
 
 /// Size of `struct xt_conntrack_mtinfo3`, aligned.
 const CONNTRACK: usize = 168;
@@ -8,12 +8,18 @@ const CONNTRACK: usize = 168;
 const MATCH_FLAGS: usize = 146;
 const INVERT_FLAGS: usize = 148;
 const STATE_MASK: usize = 150;
-/// `XT_CONNTRACK_STATE`.
+/// `XT_CONNTRACK_STATE` and `XT_CONNTRACK_EXPIRES`.
 const STATE: u16 = 1;
+const EXPIRES: u16 = 1 << 7;
 /// Bits of the states (`XT_CONNTRACK_STATE_BIT`).
 const ESTABLISHED: u16 = 2;
 const RELATED: u16 = 4;
 const NEW: u16 = 8;
+
+/// TCP flags that tell packets apart: FIN, SYN, RST and ACK; and those of packets that may bypass
+/// the stack.
+const STATE_FLAGS: u8 = 0x17;
+const ACK: u8 = 0x10;
 
 /// Returns the data of `-m conntrack --ctstate RELATED,ESTABLISHED`, revision 3.
 pub(super) fn answers() -> Vec<u8> {
@@ -47,6 +53,56 @@ pub(super) fn condition(name: &str, revision: u32, info: &[u8]) -> Option<Condit
             Some(_) => Condition::Other,
         }),
         _ => Some(Condition::Other),
+    }
+}
+
+/// Returns the statements of a match, for packets of established connections that may bypass the
+/// stack; none for a comment.
+pub(super) fn statements(name: &str, info: &[u8]) -> Vec<Statement> {
+    let named = |name: &str| Statement::Named(format!("match {name}"));
+    let has = |at, bits| number(info, at).is_some_and(|value| value & bits != 0);
+    let state = |established| Statement::State { established };
+    match name {
+        "comment" => Vec::new(),
+        "conntrack" if info.len() < CONNTRACK => vec![named("conntrack of an old revision")],
+        "conntrack" => {
+            let mut found = Vec::new();
+            if has(MATCH_FLAGS, EXPIRES) {
+                found.push(named("conntrack expires"));
+            }
+            if has(MATCH_FLAGS, !(STATE | EXPIRES)) {
+                found.push(named("conntrack"));
+            }
+            if has(MATCH_FLAGS, STATE) {
+                let is_inverted = has(INVERT_FLAGS, STATE);
+                found.push(state(has(STATE_MASK, ESTABLISHED) != is_inverted));
+            }
+            found
+        }
+        "state" => vec![state(has(0, ESTABLISHED))],
+        "tcp" => match info.get(8..12) {
+            // `option`, `flg_mask`, `flg_cmp`, and `invflags` with `XT_TCP_INV_FLAGS`.
+            Some([0, 0, ..]) => vec![named("tcp")],
+            Some([0, mask, value, invert]) => {
+                vec![
+                    named("tcp"),
+                    tcp_flags(*mask, Some(*value), invert & 8 == 0),
+                ]
+            }
+            Some(_) | None => vec![named("tcp options")],
+        },
+        name => vec![named(name)],
+    }
+}
+
+/// Returns the statement of a condition on TCP flags: `flags & mask` is compared with `value`, and
+/// equality is wanted or not.
+pub(super) fn tcp_flags(mask: u8, value: Option<u8>, wanted: bool) -> Statement {
+    match value {
+        Some(value) if mask & !STATE_FLAGS == 0 => Statement::State {
+            established: (ACK & mask == value) == wanted,
+        },
+        _ => Statement::Named("match tcp flags".to_owned()),
     }
 }
 

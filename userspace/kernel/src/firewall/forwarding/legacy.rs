@@ -22,6 +22,8 @@ use super::blob::{Blob, Entry, Layout, Target, V4, V6, new_match, text};
 use super::{decode, encode, entry};
 use crate::firewall::xtables::{self, FilterFile};
 
+pub(super) mod statements;
+
 /// Lock of all tables (`XT_LOCK_NAME` of iptables).
 const LOCK: &str = "/run/xtables.lock";
 /// Longest wait for the lock. iptables holds it for milliseconds.
@@ -80,13 +82,16 @@ pub(super) fn read() -> io::Result<BTreeMap<FilterTable, TableState>> {
     Ok(tables)
 }
 
-/// Identifies the rules of both filter tables, without counters. Changes of them are not notified.
+/// Identifies the rules of all tables, without counters. Changes of them are not notified.
 pub(crate) fn fingerprint() -> io::Result<Vec<u64>> {
-    let loaded = FAMILIES.iter().map(|ip| {
-        let blob = ip.load()?;
-        Ok(blob.map_or(0, |(_, blob)| blob.fingerprint()))
-    });
-    loaded.collect()
+    let mut fingerprints = Vec::new();
+    for ip in &FAMILIES {
+        for table in xtables::tables(ip.is_v4()).1 {
+            let blob = ip.load_table(&table)?;
+            fingerprints.push(blob.map_or(0, |(_, blob)| blob.fingerprint()));
+        }
+    }
+    Ok(fingerprints)
 }
 
 /// Returns whether other software has rules in the filter table, or a policy that drops; `None`
@@ -178,9 +183,17 @@ impl Ip {
         }
     }
 
-    /// Loads the table; `None` where it is not in use.
+    fn is_v4(&self) -> bool {
+        self.family == FilterFamily::Ip
+    }
+
+    /// Loads the filter table; `None` where it is not in use.
     fn load(&self) -> io::Result<Option<(FilterFile, Blob)>> {
-        let Some(file) = xtables::filter(self.family == FilterFamily::Ip)? else {
+        self.load_table(TABLE)
+    }
+
+    fn load_table(&self, table: &str) -> io::Result<Option<(FilterFile, Blob)>> {
+        let Some(file) = xtables::table(self.is_v4(), table)? else {
             return Ok(None);
         };
         let (hook_entry, valid_hooks) = file.hooks();
@@ -210,6 +223,23 @@ impl Ip {
         state
     }
 
+    /// Returns the verdict of a standard target; `None` for an extension.
+    fn action(&self, entry: &Entry) -> Option<Action> {
+        let (at, goto) = self.layout.goto;
+        let goes = entry.bytes.get(at).is_some_and(|flags| flags & goto != 0);
+        Some(match &entry.target {
+            Target::Next => Action::Continue,
+            Target::Chain(chain) if goes => Action::Goto(chain.clone()),
+            Target::Chain(chain) => Action::Jump(chain.clone()),
+            Target::Other => match self.layout.verdict(&entry.bytes)? {
+                ACCEPT => Action::Accept,
+                -1 => Action::Drop,
+                -5 => Action::Return,
+                _ => Action::Other,
+            },
+        })
+    }
+
     fn rule(&self, handle: u64, entry: &Entry) -> FilterRule {
         let bytes = &entry.bytes;
         let matches = self.layout.matches(bytes);
@@ -220,20 +250,9 @@ impl Ip {
                 .iter()
                 .filter_map(|(name, revision, data)| entry::condition(name, *revision, data)),
         );
-        let (at, goto) = self.layout.goto;
-        let goes = bytes.get(at).is_some_and(|flags| flags & goto != 0);
-        let action = match &entry.target {
-            Target::Next => Action::Continue,
-            Target::Chain(chain) if goes => Action::Goto(chain.clone()),
-            Target::Chain(chain) => Action::Jump(chain.clone()),
-            Target::Other => match self.layout.verdict(bytes) {
-                Some(ACCEPT) => Action::Accept,
-                Some(-1) => Action::Drop,
-                Some(-5) => Action::Return,
-                Some(_) => Action::Other,
-                None => decode::target(&self.layout.target(bytes).0),
-            },
-        };
+        let action = self
+            .action(entry)
+            .unwrap_or_else(|| decode::target(&self.layout.target(bytes).0));
         FilterRule {
             handle,
             conditions,

@@ -116,7 +116,7 @@ pub(crate) fn has_foreign_rules(family: u8, table: &str, chain: &str) -> io::Res
     Ok(false)
 }
 
-fn is_unsupported(error: &io::Error) -> bool {
+pub(super) fn is_unsupported(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT]
         .iter()
@@ -187,6 +187,15 @@ fn of(family: Family) -> FilterFamily {
         Family::Ip => FilterFamily::Ip,
         Family::Bridge => FilterFamily::Bridge,
         Family::Ip6 => FilterFamily::Ip6,
+    }
+}
+
+pub(super) const fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Inet => "inet",
+        Family::Ip => "ip",
+        Family::Bridge => "bridge",
+        Family::Ip6 => "ip6",
     }
 }
 

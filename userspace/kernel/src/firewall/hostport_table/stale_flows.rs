@@ -1,8 +1,7 @@
 //! UDP connections in the conntrack table that keep an earlier translation of a hostport.
 //!
 //! A client that goes on sending keeps its entry alive, and with it the address of a pod that is
-//! gone, or no translation at all (behaviour R15). TCP connections end with their pod. Messages are
-//! those of `include/uapi/linux/netfilter/nfnetlink_conntrack.h`.
+//! gone, or no translation at all (behaviour R15). TCP connections end with their pod.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,45 +13,28 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use steps::EntryKey;
 
 use crate::error::is_gone;
-use crate::firewall::nftables::{Attributes, parse};
+use crate::firewall::conntrack::{
+    ACK, ADDRESSES, DELETE, DESTINATION_PORT, GET, IPV4, IPV6, NUMBER, ORIGINAL, PORTS, ZONE,
+    attribute, message, receive,
+};
+use crate::firewall::nftables::Attributes;
+#[cfg(any(test, feature = "fuzzing"))]
 use crate::netlink::messages::messages;
 use crate::netlink::socket;
 
-/// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
-const NEW: u16 = 1 << 8;
-const GET: u16 = 1 << 8 | 1;
-const DELETE: u16 = 1 << 8 | 2;
-/// `NLM_F_REQUEST | NLM_F_DUMP`, and `NLM_F_REQUEST | NLM_F_ACK`.
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
 const DUMP: u16 = 0x301;
-const ACK: u16 = 0x5;
-/// `NLMSG_ERROR` and `NLMSG_DONE`.
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
-
-/// `AF_INET` and `AF_INET6`.
-const IPV4: u8 = 2;
-const IPV6: u8 = 10;
 
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
-/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_IP`, `CTA_TUPLE_PROTO`.
-const ORIGINAL: u16 = 1;
-const ADDRESSES: u16 = 1;
-const PORTS: u16 = 2;
 /// `CTA_IP_V4_DST` and `CTA_IP_V6_DST`.
 const DESTINATION_V4: u16 = 2;
 const DESTINATION_V6: u16 = 4;
-/// `CTA_PROTO_NUM` and `CTA_PROTO_DST_PORT`.
-const NUMBER: u16 = 1;
-const DESTINATION_PORT: u16 = 3;
-/// `CTA_ZONE`.
-const ZONE: u16 = 18;
 /// `CTA_FILTER`, `CTA_FILTER_ORIG_FLAGS`, and in them protocol and destination port.
 const FILTER: u16 = 25;
 const FILTER_FLAGS: u16 = 1;
 const BY_PROTOCOL_AND_PORT: u32 = 1 << 3 | 1 << 5;
 
-const HEADER: usize = 16;
 const FAMILY_HEADER: usize = 4;
 
 /// The connections to one UDP hostport.
@@ -185,48 +167,6 @@ impl Tracked {
 pub(crate) fn fuzz(bytes: &[u8]) {
     for (_, body) in messages(bytes) {
         let _ = Tracked::of(body);
-    }
-}
-
-fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    parse(attributes)
-        .find(|(this, _)| *this == kind)
-        .map(|(_, value)| value)
-}
-
-fn message(kind: u16, flags: u16, family: u8, attributes: &Attributes) -> Vec<u8> {
-    let body = attributes.as_bytes();
-    let length = u32::try_from(HEADER + FAMILY_HEADER + body.len()).unwrap_or(u32::MAX);
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(flags.to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend([family, 0, 0, 0]);
-    bytes.extend(body);
-    bytes
-}
-
-/// Reads the answers to one request up to its end.
-fn receive(socket: &Socket, mut entry: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut buffer = Vec::with_capacity(64 * 1024);
-    loop {
-        socket::receive(socket, &mut buffer)?;
-        for (kind, body) in messages(&buffer) {
-            match kind {
-                DONE => return Ok(()),
-                ERROR => {
-                    let code = body
-                        .first_chunk::<4>()
-                        .map_or(0, |it| i32::from_ne_bytes(*it));
-                    return match code {
-                        0 => Ok(()),
-                        code => Err(io::Error::from_raw_os_error(-code)),
-                    };
-                }
-                NEW => entry(body),
-                _ => {}
-            }
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Dumps: the chains, rules and elements that the kernel has.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use super::attributes::{Attributes, be32, be64, parse, text};
@@ -14,6 +15,8 @@ const NEW_CHAIN: u16 = 3;
 const GET_CHAIN: u16 = 4;
 const NEW_RULE: u16 = 6;
 const GET_RULE: u16 = 7;
+const NEW_SET: u16 = 9;
+const GET_SET: u16 = 10;
 const NEW_ELEMENT: u16 = 12;
 const GET_ELEMENT: u16 = 13;
 const NEW_GENERATION: u16 = 15;
@@ -33,6 +36,8 @@ pub(crate) struct ReadChain {
     pub(crate) hook: Option<(u32, i32)>,
     /// Whether it is a base chain of type `filter`.
     pub(crate) is_filter: bool,
+    /// Whether it is a base chain of type `nat`.
+    pub(crate) is_nat: bool,
     /// Whether the policy is to drop.
     pub(crate) drops: bool,
     /// Number of rules, and of references by jumps and maps.
@@ -139,6 +144,22 @@ impl Nftables {
             .collect())
     }
 
+    /// Returns the sets of a table with their flags (`NFTA_SET_FLAGS`).
+    pub(crate) fn sets(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> io::Result<BTreeMap<String, u32>> {
+        let filter = Attributes::default().text(1, table);
+        let answers = self.get(GET_SET, NEW_SET, DUMP, family as u8, &filter)?;
+        let set = |body: &Vec<u8>| {
+            let flags = field(body, 3).and_then(be32).unwrap_or(0);
+            let is_of_table = field(body, 1).is_some_and(|it| text(it) == table);
+            Some((text(field(body, 2)?), flags)).filter(|_| is_of_table)
+        };
+        Ok(answers.iter().filter_map(set).collect())
+    }
+
     /// Returns the elements of a map or set.
     pub(crate) fn elements(
         &mut self,
@@ -176,12 +197,14 @@ fn chain(body: &[u8]) -> Option<ReadChain> {
         let priority = get(hook, 2).and_then(be32)?.cast_signed();
         Some((get(hook, 1).and_then(be32)?, priority))
     });
+    let is_of = |kind: &str| hook.is_some() && field(body, 7).is_some_and(|it| text(it) == kind);
     Some(ReadChain {
         family: Family::of(*body.first()?)?,
         table: text(field(body, 1)?),
         name: text(field(body, 3)?),
         hook,
-        is_filter: hook.is_some() && field(body, 7).is_some_and(|kind| text(kind) == "filter"),
+        is_filter: is_of("filter"),
+        is_nat: is_of("nat"),
         drops: hook.is_some() && field(body, 5).and_then(be32) == Some(0),
         users: field(body, 6).and_then(be32).unwrap_or(0),
     })

@@ -1,0 +1,116 @@
+//! The offload: packets of connections that other software's netfilter rules have accepted bypass
+//! the stack (decision 118).
+//!
+//! Packets that have passed netfilter's last hook are evidence: they are reported to the agent,
+//! which looks up the connection in conntrack and writes its decision into the offload table. A
+//! decision is about one direction, and void when any rule changes, when a route changes, with its
+//! time, or when the agent no longer reports changes.
+
+use abi::{Offloaded, Seen, SettingsFlags, Tuple};
+
+use crate::flow_cache::{FlowCache, MAX_AGE};
+use crate::node::Node;
+use crate::packet::Packet;
+use crate::parse;
+use crate::row_cache;
+use crate::sender::ETHERNET;
+use crate::work::{Content, Fragment, Headers, Transport, Work};
+
+/// One of so many packets to a pod is considered: most short connections end unreported.
+const SAMPLED: u32 = 16;
+/// Reports of a CPU in a jiffy.
+const REPORTS: u32 = 8;
+/// TCP flags that decide whether a packet may bypass the stack.
+const STATE_FLAGS: u32 = Seen::SYN | Seen::FIN | Seen::RST | Seen::ACK;
+
+/// Returns whether the agent offloads connections.
+#[inline(always)]
+pub(crate) fn is_on<E: Node>(node: &E) -> bool {
+    node.settings()
+        .is_some_and(|settings| settings.flags & SettingsFlags::OFFLOAD != 0)
+}
+
+/// Returns whether the packet may bypass the stack by the agent's decision. `tuple` is the one that
+/// netfilter would see.
+#[inline(always)]
+pub(crate) fn is_offloaded<E: Node + FlowCache>(env: &E, work: &Work, tuple: &Tuple) -> bool {
+    // Connections are opened and closed through the stack: conntrack must see that.
+    work.recorder.cacheable != 0
+        && is_on(env)
+        && work.rows.lifetime > MAX_AGE
+        && env.offloaded(tuple).is_some_and(|offloaded| {
+            offloaded.decision == Offloaded::ACCEPTED && is_valid(env, work, &offloaded)
+        })
+}
+
+#[inline(always)]
+fn is_valid<E: FlowCache>(env: &E, work: &Work, offloaded: &Offloaded) -> bool {
+    offloaded.rulesets == env.epoch_of_rulesets() && work.now < offloaded.expires
+}
+
+/// Reports the connection of a packet that leaves the node behind netfilter, unless the agent has
+/// decided about it.
+#[inline(always)]
+pub(crate) fn report_left<E: Node + FlowCache>(env: &mut E, work: &mut Work) {
+    if is_on(env) && work.recorder.is_redirected == 0 {
+        report(env, work);
+    }
+}
+
+/// As [`report_left`], for some of the packets that a pod receives from bridge or stack.
+#[inline(always)]
+pub(crate) fn report_delivered<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Work) {
+    if !is_on(env) {
+        return;
+    }
+    work.sampling.packets = work.sampling.packets.wrapping_add(1);
+    if work.sampling.packets % SAMPLED != 0 || env.is_tagged() {
+        return;
+    }
+    row_cache::refresh(env, work);
+    let jiffies = env.jiffies();
+    if work.sampling.jiffies != jiffies {
+        work.sampling.jiffies = jiffies;
+        work.sampling.reports = 0;
+    }
+    if work.sampling.reports >= REPORTS {
+        return;
+    }
+    let parsed = parse::frame(env, ETHERNET, &mut work.headers);
+    if parsed == Ok(Content::Ip) && is_of_established(&work.headers) {
+        work.sampling.reports += 1;
+        report(env, work);
+    }
+}
+
+/// Returns whether the packet may be one of an established connection that bypasses the stack.
+#[inline(always)]
+fn is_of_established(headers: &Headers) -> bool {
+    let is_established = match headers.transport {
+        Transport::Tcp => headers.seen & STATE_FLAGS == Seen::ACK,
+        Transport::Udp => true,
+        Transport::None
+        | Transport::Sctp
+        | Transport::EchoRequest
+        | Transport::EchoReply
+        | Transport::IcmpError
+        | Transport::IcmpOther
+        | Transport::Portless => false,
+    };
+    is_established && headers.fragment == Fragment::Whole
+}
+
+#[inline(always)]
+fn report<E: FlowCache>(env: &mut E, work: &mut Work) {
+    let is_decided = env
+        .offloaded(&work.headers.tuple)
+        .is_some_and(|offloaded| is_valid(env, work, &offloaded));
+    if !is_decided {
+        work.candidate.tuple = work.headers.tuple;
+        work.candidate.rulesets = env.epoch_of_rulesets();
+        env.report_candidate(&work.candidate);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! From a report of the datapath to an event of the API.
+
+use std::net::{IpAddr, SocketAddr};
+
+use abi::{DropHook, DropReason, DropRecord, DroppedPacketFlags as Flags, Tuple, protocol};
+use api::{DropEvent, DropQuery, EndsView, PodView};
+use kernel::DropReport;
+use model::Record;
+
+use crate::http::names;
+
+const ETHERTYPE_ARP: u16 = 0x0806;
+
+/// The pod of an event.
+#[derive(Clone, Debug)]
+pub(super) struct Owner {
+    pod: Option<PodView>,
+    container_id: String,
+    ifname: String,
+}
+
+/// Returns slot and generation of an attachment, and what events say of it.
+pub(super) fn owner(record: &Record) -> ((u32, u32), Owner) {
+    let attachment = &record.attachment;
+    let owner = Owner {
+        pod: attachment.pod.as_ref().map(names::pod),
+        container_id: attachment.key.container_id.to_string(),
+        ifname: attachment.key.ifname.to_string(),
+    };
+    ((attachment.slot, attachment.generation), owner)
+}
+
+/// Returns the event of a report; `now` is in milliseconds since 1970.
+pub(super) fn event(report: &DropReport, owner: Option<&Owner>, now: u64) -> DropEvent {
+    let DropRecord {
+        count,
+        reason,
+        interface,
+        length,
+        packet,
+        ..
+    } = report.record;
+    let age = u64::try_from(report.age.as_millis()).unwrap_or(u64::MAX);
+    let has = |flag: u8| packet.flags & flag != 0;
+    let known = DropReason::from_number(reason);
+    let hook = DropHook::ALL
+        .into_iter()
+        .find(|hook| *hook as u8 == packet.hook);
+    DropEvent {
+        at_ms: now.saturating_sub(age),
+        reason: known.map_or_else(|| reason.to_string(), |reason| reason.name().to_owned()),
+        advice: known.map_or("", DropReason::advice).to_owned(),
+        count: count.into(),
+        hook: hook.map_or("", DropHook::name).to_owned(),
+        interface: match &report.interface {
+            Some(name) => name.to_string(),
+            None if interface == 0 => String::new(),
+            None => format!("#{interface}"),
+        },
+        pod: owner.and_then(|owner| owner.pod.clone()),
+        container_id: owner.map(|owner| owner.container_id.clone()),
+        ifname: owner.map(|owner| owner.ifname.clone()),
+        length,
+        ethertype: match packet.ethertype {
+            0 => String::new(),
+            number => format!("{number:#06x}"),
+        },
+        protocol: match packet.ethertype {
+            _ if !has(Flags::ADDRESSES) => String::new(),
+            ETHERTYPE_ARP => "arp".to_owned(),
+            _ => names::protocol(packet.tuple.protocol),
+        },
+        packet: has(Flags::ADDRESSES).then(|| ends(&packet.tuple, has(Flags::PORTS))),
+        icmp: has(Flags::ICMP).then(|| format!("{}/{}", packet.icmp_type, packet.icmp_code)),
+        quoted: has(Flags::QUOTED).then(|| ends(&packet.quoted, has_ports(&packet.quoted))),
+        quoted_protocol: if has(Flags::QUOTED) {
+            names::protocol(packet.quoted.protocol)
+        } else {
+            String::new()
+        },
+        fragment: has(Flags::FRAGMENT),
+    }
+}
+
+fn has_ports(tuple: &Tuple) -> bool {
+    let transports = [protocol::TCP, protocol::UDP, protocol::SCTP];
+    transports.contains(&tuple.protocol) && tuple.destination_port.number() != 0
+}
+
+fn ends(tuple: &Tuple, has_ports: bool) -> EndsView {
+    let text = |address: &abi::Address, port: abi::Port| {
+        let ip = IpAddr::from(address.bytes()).to_canonical();
+        if has_ports {
+            SocketAddr::new(ip, port.number()).to_string()
+        } else {
+            ip.to_string()
+        }
+    };
+    EndsView {
+        source: text(&tuple.source, tuple.source_port),
+        destination: text(&tuple.destination, tuple.destination_port),
+    }
+}
+
+/// Returns the event that replaces missed events.
+pub(super) fn gap(missed: u64, next: &DropEvent) -> DropEvent {
+    DropEvent {
+        at_ms: next.at_ms,
+        reason: "gap".to_owned(),
+        count: missed,
+        ..DropEvent::default()
+    }
+}
+
+/// Returns whether a client wants an event.
+pub(super) fn matches(event: &DropEvent, query: &DropQuery) -> bool {
+    query
+        .reason
+        .as_ref()
+        .is_none_or(|reason| *reason == event.reason)
+        && query.pod.as_ref().is_none_or(|pod| is_of_pod(event, pod))
+}
+
+fn is_of_pod(event: &DropEvent, name: &str) -> bool {
+    let is_id = |id: &String| !name.is_empty() && id.starts_with(name);
+    event.container_id.as_ref().is_some_and(is_id)
+        || event.pod.as_ref().is_some_and(|pod| {
+            pod.name == name || name.split_once('/') == Some((&pod.namespace, &pod.name))
+        })
+}
+
+pub(super) fn line(event: &DropEvent) -> String {
+    serde_json::to_string(event).unwrap_or_default() + "\n"
+}

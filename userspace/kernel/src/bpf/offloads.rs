@@ -1,0 +1,111 @@
+//! Connections that netfilter has accepted: candidates that the programs report, and the offload
+//! table that holds the decisions about them (decision 118).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use abi::{OffloadCandidate, Offloaded, Tuple, maps};
+use aya::maps::{HashMap, Map, MapData, RingBuf};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::time::{ClockId, clock_gettime};
+use steps::TrackedConnection;
+use zerocopy::FromBytes as _;
+
+use crate::ObserveError;
+use crate::bpf::tables::{Hash, Wire, removed, written};
+use crate::bpf::{batch, pinned_maps, pins};
+use crate::error::{Attempt as _, io_error};
+use crate::firewall::conntrack::Conntrack;
+
+/// Candidates that one call returns at most.
+const BATCH: usize = 512;
+
+/// Reads candidates, and writes decisions.
+pub struct Offloads {
+    candidates: RingBuf<MapData>,
+    table: Hash<Wire<Tuple>, Wire<Offloaded>>,
+    conntrack: Option<Conntrack>,
+}
+
+impl Offloads {
+    /// Opens the maps that are pinned below `bpffs`, and the conntrack table of the namespace of
+    /// the calling thread.
+    pub fn open(bpffs: &Path) -> Result<Self, ObserveError> {
+        let opened = Self::open_all(&pins::version(bpffs).join(pinned_maps::MAP_PINS));
+        Ok(opened.attempt(|| "open the offload table".to_owned())?)
+    }
+
+    fn open_all(pins: &Path) -> io::Result<Self> {
+        let map = |name| MapData::from_pin(pins.join(name)).map_err(|error| io_error(&error));
+        let candidates = RingBuf::try_from(Map::RingBuf(map(maps::CANDIDATES)?));
+        let table = HashMap::try_from(Map::HashMap(map(maps::OFFLOADED)?));
+        Ok(Self {
+            candidates: candidates.map_err(|error| io_error(&error))?,
+            table: table.map_err(|error| io_error(&error))?,
+            conntrack: Conntrack::open()?,
+        })
+    }
+
+    /// Waits for candidates, for `milliseconds` at most, and returns them without duplicates.
+    pub fn wait(&mut self, milliseconds: u16) -> io::Result<BTreeSet<OffloadCandidate>> {
+        let mut ring = [PollFd::new(self.candidates.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut ring, PollTimeout::from(milliseconds)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut found = BTreeSet::new();
+        while found.len() < BATCH
+            && let Some(record) = self.candidates.next()
+        {
+            found.extend(OffloadCandidate::read_from_bytes(&record).ok());
+        }
+        Ok(found)
+    }
+
+    /// Returns the connection with this tuple in conntrack, in either direction.
+    pub fn connection(&self, tuple: &Tuple) -> io::Result<Option<TrackedConnection>> {
+        match &self.conntrack {
+            Some(conntrack) => conntrack.find(tuple),
+            None => Ok(None),
+        }
+    }
+
+    /// Stops conntrack's check of sequence numbers for a TCP connection: it will not see all
+    /// packets.
+    pub fn make_liberal(&self, connection: &TrackedConnection) -> io::Result<()> {
+        match &self.conntrack {
+            Some(conntrack) => conntrack.make_liberal(connection),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a decision about packets with this tuple. A full table has no place for it.
+    pub fn decide(&mut self, tuple: &Tuple, decision: Offloaded) -> io::Result<()> {
+        match written(self.table.insert(Wire(*tuple), Wire(decision), 0)) {
+            Err(error) if crate::error::is(&error, Errno::E2BIG) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes expired decisions; returns the number of the others, by decision.
+    pub fn remove_expired(&mut self, now: u32) -> io::Result<BTreeMap<u32, u64>> {
+        let mut counts = BTreeMap::new();
+        for (tuple, offloaded) in batch::list(&self.table)? {
+            if offloaded.0.expires <= now {
+                removed(self.table.remove(&tuple))?;
+            } else {
+                *counts.entry(offloaded.0.decision).or_default() += 1;
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Returns the time in seconds of `CLOCK_MONOTONIC`.
+    pub fn now() -> io::Result<u32> {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+        u32::try_from(now.tv_sec()).map_err(io::Error::other)
+    }
+}
