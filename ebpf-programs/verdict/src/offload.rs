@@ -64,7 +64,7 @@ pub(crate) fn report_delivered<E: Packet + Node + FlowCache>(env: &mut E, work: 
         return;
     }
     work.sampling.packets = work.sampling.packets.wrapping_add(1);
-    if work.sampling.packets % SAMPLED != 0 || env.is_tagged() {
+    if !work.sampling.packets.is_multiple_of(SAMPLED) || env.is_tagged() {
         return;
     }
     row_cache::refresh(env, work);

@@ -10,8 +10,11 @@ use super::stage::{self, Format};
 use super::{Release, fresh, pages};
 use crate::{command, project};
 
-/// A package, and the function that puts its files in place.
-const PACKAGES: [(&str, fn(Format, &Path) -> Result<()>); 2] = [
+/// Puts the files of a package in place below a root.
+type Stage = fn(Format, &Path) -> Result<()>;
+
+/// The packages, each with the function that puts its files in place.
+const PACKAGES: [(&str, Stage); 2] = [
     ("viaduct", stage::product),
     ("viaduct-plugins", stage::plugins),
 ];

@@ -473,7 +473,7 @@ proptest! {
     ) {
         let mut world = open_node();
         if reported {
-            world.memory.routes_valid_until = u64::MAX;
+            world.memory.events_valid_until = u64::MAX;
         }
         (world.memory.cache_threshold, world.memory.tcx_fast_path) = (young, busy);
         let mut twins = Twins::new(world);

@@ -160,9 +160,12 @@ impl Installation {
             .iter()
             .flat_map(|folder| PLUGIN_NAMES.map(|name| self.root.join(folder).join(name)))
             .filter(|path| contains(path, api::DEFAULT_SOCKET))
-            .map(|path| match packaged.contains(&path) {
-                true => (Kind::PackagedPlugin, path),
-                false => (Kind::Plugin, path),
+            .map(|path| {
+                if packaged.contains(&path) {
+                    (Kind::PackagedPlugin, path)
+                } else {
+                    (Kind::Plugin, path)
+                }
             });
         let units = self.root.join(UNITS);
         let enabled = entries(&units)

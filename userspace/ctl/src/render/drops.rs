@@ -30,7 +30,7 @@ pub(crate) fn dropped(event: &DropEvent, with_advice: bool) -> String {
     .into_iter()
     .flatten()
     .filter(|part| !part.is_empty());
-    let mut text = Vec::from_iter(parts).join("  ") + "\n";
+    let mut text = parts.collect::<Vec<_>>().join("  ") + "\n";
     if with_advice && !event.advice.is_empty() {
         text.push_str("    ");
         text.push_str(&event.advice);

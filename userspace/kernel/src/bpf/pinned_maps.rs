@@ -74,7 +74,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI, with their expected shapes.
-pub(crate) const MAPS: [PinnedMap; 33] = [
+pub(crate) const MAPS: [PinnedMap; 35] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::ClockEntry>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),

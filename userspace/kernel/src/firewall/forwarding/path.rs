@@ -288,7 +288,13 @@ pub(super) fn target(name: &str) -> Vec<Statement> {
     match decode::target(name) {
         Action::Drop => vec![Statement::Verdict(Action::Drop)],
         Action::Continue => vec![named],
-        action => vec![named, Statement::Verdict(action)],
+        action @ (Action::Accept
+        | Action::Jump(_)
+        | Action::Goto(_)
+        | Action::Return
+        | Action::Other) => {
+            vec![named, Statement::Verdict(action)]
+        }
     }
 }
 
