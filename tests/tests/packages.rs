@@ -115,6 +115,52 @@ fn static_programs_of_the_packages_run_in_a_root_that_has_nothing_else() -> Resu
     Ok(())
 }
 
+/// Returns the verbs that a program lists in its help.
+fn verbs(help: &str) -> Vec<&str> {
+    let commands = help.split("Commands:\n").nth(1).unwrap_or_default();
+    let lines = commands.lines().take_while(|line| !line.is_empty());
+    // A line with a deeper indentation continues a text.
+    let starts = lines.filter_map(|line| line.strip_prefix("  "));
+    let words = starts.filter(|line| !line.starts_with(' '));
+    words.filter_map(|line| line.split(' ').next()).collect()
+}
+
+#[test]
+fn the_deb_package_has_a_manual_page_of_each_verb_and_completions() -> Result<()> {
+    let Some((_sandbox, systemd)) = node(&["dpkg-deb"])? else {
+        return Ok(());
+    };
+    let listed = systemd.script("dpkg-deb --contents target/package/viaduct_*.deb")?;
+    let has = |path: &str| {
+        listed
+            .lines()
+            .any(|line| line.ends_with(&format!(" ./usr/share/{path}")))
+    };
+    let help = systemd.script("target/dist/bin/viaductctl --help")?;
+    let found = verbs(&help);
+    ensure!(found.contains(&"list") && found.contains(&"cni"), "{help}");
+    let inner = systemd.script("target/dist/bin/viaductctl cni --help")?;
+    let inner = verbs(&inner).into_iter().map(|verb| format!("cni-{verb}"));
+    for verb in found.iter().map(|verb| (*verb).to_owned()).chain(inner) {
+        if !verb.ends_with("help") {
+            ensure!(
+                has(&format!("man/man1/viaductctl-{verb}.1")),
+                "{verb}: {listed}"
+            );
+        }
+    }
+    for path in [
+        "man/man1/viaductctl.1",
+        "man/man8/viaductd.8",
+        "bash-completion/completions/viaductctl",
+        "zsh/vendor-completions/_viaductctl",
+        "fish/vendor_completions.d/viaductd.fish",
+    ] {
+        ensure!(has(path), "{path}: {listed}");
+    }
+    Ok(())
+}
+
 #[test]
 fn the_deb_package_upgrades_under_traffic_and_its_purge_leaves_nothing() -> Result<()> {
     let Some((_sandbox, systemd)) = node(&["dpkg-deb"])? else {

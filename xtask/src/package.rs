@@ -4,6 +4,7 @@
 //! time in them is that of the sources, and each owner is root.
 
 mod deb;
+mod pages;
 mod reproduce;
 mod rpm;
 mod stage;
@@ -82,6 +83,7 @@ fn write(folder: &Path) -> Result<()> {
         version: env!("CARGO_PKG_VERSION"),
         epoch: source::epoch()?,
     };
+    pages::write(&folder.join("stage/pages"))?;
     deb::build(&release, folder)?;
     rpm::build(&release, folder)?;
     tarball(&release, folder)?;
@@ -108,6 +110,9 @@ fn tarball(release: &Release, folder: &Path) -> Result<()> {
     tar.args(["LICENSE", "README.md", "CHANGELOG.md", "docs/operations.md"]);
     tar.arg("--directory").arg(project::dist());
     tar.args(["bin", "cni", "etc", "lib", "sbom"]);
+    tar.arg("--directory")
+        .arg(folder.join("stage"))
+        .arg("pages");
     command::run(&mut tar)
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -80,6 +80,10 @@ keys! {
     /// Group whose members may connect to the read-only socket, by name or number [default: none]
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
+    /// Address and port that serve metrics, health and readiness over HTTP to everyone who reaches
+    /// them [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics_listen: Option<String>,
     /// Directory of the attachment records, on a file system that a reboot clears [default:
     /// /run/viaduct]
     #[arg(long, value_name = "DIR")]
@@ -241,6 +245,11 @@ config! {
     /// Privileges of the agent, and its read-only socket.
     Restart "sandbox, read-only-socket, socket-group" => access: Access =
         Access::new(&socket, read_only, keys.socket_group, sandbox)?,
+    /// Where metrics are served over TCP; `None` for nowhere.
+    Restart "metrics-listen" => metrics_listen: Option<SocketAddr> = keys
+        .metrics_listen
+        .map(|address| parse("metrics-listen", &address))
+        .transpose()?,
     Restart "state-dir" => state_dir: PathBuf = path("state-dir", keys.state_dir, "/run/viaduct")?,
     Restart "bpffs" => bpffs: PathBuf = path("bpffs", keys.bpffs, api::DEFAULT_BPFFS)?,
     /// `None` for the root of the mounted cgroup2.

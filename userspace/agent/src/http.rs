@@ -7,6 +7,7 @@ pub(crate) mod failure;
 pub(crate) mod flows;
 pub(crate) mod hostports;
 pub(crate) mod limits;
+pub(crate) mod metrics_listener;
 pub(crate) mod names;
 pub(crate) mod routes;
 pub(crate) mod server;

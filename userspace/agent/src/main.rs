@@ -9,11 +9,14 @@ mod clock;
 mod cni;
 mod config;
 mod http;
+#[cfg(feature = "pages")]
+mod pages;
 mod process;
 mod telemetry;
 mod version;
 
 use std::io::Write as _;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -51,6 +54,10 @@ const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     log::abort_on_panic();
+    #[cfg(feature = "pages")]
+    if let Some(folder) = pages::folder() {
+        return pages::write(&folder);
+    }
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => return log::print_usage_error(&error),
@@ -79,14 +86,7 @@ fn run(options: Options) -> Result<()> {
     }
     // Capabilities belong to a thread, and later threads inherit them.
     config.access.sandbox.enter_before_threads()?;
-    let read_only = config.access.read_only.as_ref();
-    let listeners = Listeners {
-        main: passed.map_or_else(
-            || ListenAddress::Path(config.socket.clone()),
-            ListenAddress::Passed,
-        ),
-        read_only: read_only.map(ReadOnlyListener::of).transpose()?,
-    };
+    let listeners = listeners(&config, passed)?;
     let features = Features::default();
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
@@ -142,6 +142,19 @@ fn text_instead_of_an_agent(options: &Options) -> Result<Option<String>> {
         return Ok(Some("the configuration is valid\n".to_owned()));
     }
     Ok(None)
+}
+
+/// Returns where the agent listens; `passed` is the socket of the service manager.
+fn listeners(config: &Config, passed: Option<UnixListener>) -> Result<Listeners> {
+    let read_only = config.access.read_only.as_ref();
+    Ok(Listeners {
+        main: passed.map_or_else(
+            || ListenAddress::Path(config.socket.clone()),
+            ListenAddress::Passed,
+        ),
+        read_only: read_only.map(ReadOnlyListener::of).transpose()?,
+        metrics: config.metrics_listen,
+    })
 }
 
 /// Logs the end, and removes the folder of the API socket of a node without Viaduct.

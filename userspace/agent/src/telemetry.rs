@@ -2,9 +2,11 @@
 
 pub(crate) mod drop_events;
 pub(crate) mod events;
+pub(crate) mod exposition;
 pub(crate) mod log;
 pub(crate) mod losses;
 pub(crate) mod metrics;
+mod process_metrics;
 pub(crate) mod rates;
 pub(crate) mod refused_flows;
 pub(crate) mod stuck_engine;

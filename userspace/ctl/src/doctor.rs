@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ::cni::{Installation, InstallationFault};
-use anyhow::Result;
 use api::{Client, ClientError, DEFAULT_BPFFS, FeatureView, Status, path};
 
+use crate::output::Output;
 use report::{Check, Outcome, Section};
 pub(crate) use report::{Report, render};
 
@@ -27,9 +27,8 @@ pub(crate) struct Doctor {
         default_value = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
     )]
     path: String,
-    /// Print the report as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// Unit of the agent, as enabled by `systemctl enable`.
@@ -280,11 +279,6 @@ fn kernel(features: &[FeatureView]) -> Section {
         name: "kernel".to_owned(),
         checks: features.iter().map(check).collect(),
     }
-}
-
-/// Returns the report as JSON, indented.
-pub(crate) fn json(report: &Report) -> Result<String> {
-    Ok(serde_json::to_string_pretty(report)? + "\n")
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use api::{Client, ClientError, DropEvent, DropQuery};
-use model::printable_json;
 
+use crate::output::{DataFormat, Output};
 use crate::{advised, escaped, print, render};
 
 /// Seconds for which `drops` waits for new events without `--follow`.
@@ -31,9 +31,8 @@ pub(crate) struct Drops {
         conflicts_with = "follow"
     )]
     seconds: u64,
-    /// Print the agent's JSON, one event per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl Drops {
@@ -45,11 +44,12 @@ impl Drops {
             follow: self.follow,
             seconds: self.seconds,
         };
+        let format = self.output.data();
         let mut outcome = Ok(());
         let mut advised_of = BTreeSet::new();
         let mut is_any = false;
         let mut show = |line: &str| {
-            outcome = shown(line, self.json, &mut advised_of).and_then(|text| print(&text));
+            outcome = shown(line, format, &mut advised_of).and_then(|text| print(&text));
             is_any = true;
             outcome.is_ok()
         };
@@ -60,7 +60,7 @@ impl Drops {
             return Err(ClientError::Refused(reply.error()).into());
         }
         outcome?;
-        Ok(if is_any || self.json {
+        Ok(if is_any || format.is_some() {
             String::new()
         } else {
             "No dropped packets. Wait for them with --follow.\n".to_owned()
@@ -68,9 +68,13 @@ impl Drops {
     }
 }
 
-fn shown(line: &str, json: bool, advised_of: &mut BTreeSet<String>) -> Result<String> {
-    if json {
-        return Ok(format!("{}\n", printable_json(line)));
+fn shown(
+    line: &str,
+    format: Option<DataFormat>,
+    advised_of: &mut BTreeSet<String>,
+) -> Result<String> {
+    if let Some(format) = format {
+        return format.line(line);
     }
     let event: DropEvent = serde_json::from_value(escaped(serde_json::from_str(line)?))?;
     let is_new = advised_of.insert(event.reason.clone());

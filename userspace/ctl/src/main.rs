@@ -1,7 +1,8 @@
 //! `viaductctl`, the command line of the agent.
 //!
 //! Queries the agent over its Unix socket and renders the responses. Reads neither the kernel nor
-//! files: everything that it shows is in the API, and `--json` prints it as JSON. The exceptions:
+//! files: everything that it shows is in the API, and `--output json` prints it as JSON. The
+//! exceptions:
 //!
 //! * `viaductctl cni` takes the place of a container runtime and executes plugins itself.
 //! * `viaductctl doctor` also reads the files of the installation, and works without an agent.
@@ -11,27 +12,34 @@
 mod cni;
 mod doctor;
 mod drops;
+mod exit_status;
 mod limit;
+mod output;
+#[cfg(feature = "pages")]
+mod pages;
 mod render;
 mod top;
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result, bail};
 use api::{
     AttachmentView, BuildFacts, Client, ClientError, FlowQuery, FlowsView, PortView, Reply, Status,
-    UninstallRequest, Uninstalled, path,
+    UninstallRequest, path,
 };
 use clap::{Parser, Subcommand};
-use model::{printable, printable_json, printable_lines};
+use model::{printable, printable_lines};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+use crate::exit_status::{RequestFailed, advice};
+use crate::output::{DataFormat, Output};
 
 /// What identifies this build.
 const BUILD: BuildFacts = BuildFacts {
@@ -45,7 +53,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| BUILD.to_string());
 
 /// Show and control Viaduct's agent on this node
 #[derive(Debug, Parser)]
-#[command(name = "viaductctl", version = VERSION.as_str())]
+#[command(name = "viaductctl", version = VERSION.as_str(), after_help = exit_status::HELP)]
 struct Options {
     /// Unix socket of the agent; without the permission to connect to it, queries use the read-only
     /// socket beside it
@@ -53,6 +61,7 @@ struct Options {
         long,
         global = true,
         value_name = "FILE",
+        env = "VIADUCT_SOCKET",
         default_value = api::DEFAULT_SOCKET,
         display_order = 100
     )]
@@ -65,9 +74,8 @@ struct Options {
 enum Verb {
     /// Show the agent's health, networks, uplinks, last reconciliation and kernel features
     Status {
-        /// Print the agent's JSON response
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// Diagnose the node, with what to do: agent, node, CNI installation and kernel features; exit
     /// with status 1 if something is wrong
@@ -75,9 +83,8 @@ enum Verb {
     /// List attachments: pod, interface, network, addresses, published ports, packets, dropped
     /// packets, state
     List {
-        /// Print the agent's JSON response
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// List NAT flows: pod, original and translated addresses, state, age, traffic
     Flows(Flows),
@@ -87,21 +94,22 @@ enum Verb {
     Limit(limit::Limit),
     /// Show live send and receive rates of pods, with bars against their bandwidth limits
     Top(top::Top),
-    /// Print all attachments of a container as JSON
+    /// Print all attachments of a container, as JSON unless another format is chosen
     Inspect {
         /// Container ID
         id: String,
         /// Path of the container's network namespace, inspected if the container has no attachment
         #[arg(long, value_name = "FILE")]
         netns: Option<String>,
+        #[command(flatten)]
+        output: Output,
     },
     /// List host ports that are published to pods: pod, age, flows, port reservation
     Ports {
         /// Host port to list [default: all]
         port: Option<u16>,
-        /// Print the agent's JSON response
-        #[arg(long, conflicts_with = "port")]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// Execute the CNI plugins of a network configuration, as a container runtime does
     #[command(subcommand)]
@@ -114,9 +122,8 @@ enum Verb {
         /// Only the latest event of each subject (attachment, link, node)
         #[arg(long, conflicts_with = "follow")]
         last: bool,
-        /// Print the agent's JSON, one event per line
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// Remove Viaduct from this node: eBPF programs, maps, bridges, records; restore sysctls and
     /// stop the agent. Without a running agent, use `viaductd --uninstall`
@@ -128,9 +135,11 @@ enum Verb {
         /// alone: network configurations, plugin binaries, unit
         #[arg(long)]
         purge: bool,
-        /// Print the agent's JSON response
-        #[arg(long)]
-        json: bool,
+        /// Do not ask for confirmation on a terminal
+        #[arg(short, long)]
+        yes: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// Reload the agent's configuration file; exit with status 1 if it is refused
     Reload,
@@ -156,9 +165,8 @@ struct Flows {
     /// Show the usage of the flow table instead: entries, flows and evictions per pod
     #[arg(long)]
     usage: bool,
-    /// Print the agent's JSON response
-    #[arg(long, conflicts_with = "usage")]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl Flows {
@@ -171,6 +179,22 @@ impl Flows {
         };
         query.to_path()
     }
+
+    fn run(&self, client: &Client) -> Result<String> {
+        let reply = get(client, &self.path())?;
+        match self.output.data() {
+            Some(_) if self.usage => bail!("--usage has no JSON or YAML: leave it out for both"),
+            Some(format) => format.reply(&reply),
+            None => {
+                let view: FlowsView = decode(&reply)?;
+                Ok(if self.usage {
+                    render::flow_table(&view.table, self.output.style())
+                } else {
+                    render::flows(&view, self.output.style())
+                })
+            }
+        }
+    }
 }
 
 #[expect(
@@ -178,6 +202,10 @@ impl Flows {
     reason = "the only place where errors are printed"
 )]
 fn main() -> ExitCode {
+    #[cfg(feature = "pages")]
+    if let Some(folder) = pages::folder() {
+        return pages::write(&folder);
+    }
     let options = Options::parse();
     let read_only = api::read_only_socket(&options.socket);
     let client = Client::new(options.socket).or_read_only(read_only);
@@ -193,7 +221,7 @@ fn main() -> ExitCode {
         // Not returned from `main`, which would print the debug format and a backtrace.
         Err(error) => {
             eprintln!("viaductctl: {}", printable_lines(&format!("{error:#}")));
-            ExitCode::FAILURE
+            exit_status::of(&error)
         }
     }
 }
@@ -201,10 +229,9 @@ fn main() -> ExitCode {
 /// Prints the report to standard output in any case; the exit code says whether the node is well.
 fn diagnose(doctor: &doctor::Doctor, client: &Client) -> Result<ExitCode> {
     let report = doctor.run(client, advice);
-    print(&if doctor.json {
-        doctor::json(&report)?
-    } else {
-        doctor::render(&report)
+    print(&match doctor.output.data() {
+        Some(format) => format.text(&serde_json::to_value(&report)?)?,
+        None => doctor::render(&report),
     })?;
     Ok(if report.healthy {
         ExitCode::SUCCESS
@@ -224,46 +251,50 @@ fn print(text: &str) -> Result<()> {
 
 fn run(verb: Verb, client: &Client) -> Result<String> {
     match verb {
-        Verb::Status { json: true } => raw(&get(client, path::STATUS)?),
-        Verb::Status { json: false } => {
-            let status: Status = decode(&get(client, path::STATUS)?)?;
-            Ok(render::status(&status))
-        }
+        Verb::Status { output } => match output.data() {
+            Some(format) => format.reply(&get(client, path::STATUS)?),
+            None => {
+                let status: Status = decode(&get(client, path::STATUS)?)?;
+                Ok(render::status(&status))
+            }
+        },
         // Has an exit code of its own.
         Verb::Doctor(doctor) => Ok(doctor::render(&doctor.run(client, advice))),
-        Verb::List { json: true } => raw(&get(client, path::ATTACHMENTS)?),
-        Verb::List { json: false } => {
-            let attachments: Vec<AttachmentView> = decode(&get(client, path::ATTACHMENTS)?)?;
-            Ok(render::list(&attachments))
-        }
-        Verb::Flows(flows) if flows.json => raw(&get(client, &flows.path())?),
-        Verb::Flows(flows) => {
-            let view: FlowsView = decode(&get(client, &flows.path())?)?;
-            Ok(if flows.usage {
-                render::flow_table(&view.table)
-            } else {
-                render::flows(&view)
-            })
-        }
+        Verb::List { output } => match output.data() {
+            Some(format) => format.reply(&get(client, path::ATTACHMENTS)?),
+            None => {
+                let attachments: Vec<AttachmentView> = decode(&get(client, path::ATTACHMENTS)?)?;
+                Ok(render::list(&attachments, output.style()))
+            }
+        },
+        Verb::Flows(flows) => flows.run(client),
         Verb::Drops(drops) => drops.run(client),
         Verb::Limit(limit) => limit.run(client),
         Verb::Top(top) => top.run(client),
-        Verb::Inspect { id, netns } => {
+        Verb::Inspect { id, netns, output } => {
             let query = netns.map_or_else(String::new, |path| format!("?netns={path}"));
-            raw(&get(client, &format!("{}/{id}{query}", path::ATTACHMENTS))?)
+            let path = format!("{}/{id}{query}", path::ATTACHMENTS);
+            let format = output.data().unwrap_or(DataFormat::Json);
+            format.reply(&get(client, &path)?)
         }
-        Verb::Ports { json: true, .. } => raw(&get(client, path::HOSTPORTS)?),
-        Verb::Ports { port, json: false } => {
-            let ports: Vec<PortView> = decode(&get(client, path::HOSTPORTS)?)?;
-            Ok(render::ports(&ports, port, now()))
-        }
+        Verb::Ports { port, output } => ports(client, port, output),
         Verb::Cni(verb) => cni::run(*verb),
-        Verb::Events { follow, last, json } => {
+        Verb::Events {
+            follow,
+            last,
+            output,
+        } => {
             let path = format!("{}?follow={follow}&last={last}", path::EVENTS);
-            events(client, &path, json)
+            events(client, &path, output.data())
         }
-        Verb::Uninstall { drain, purge, json } => {
-            uninstall(client, UninstallRequest { drain, purge }, json)
+        Verb::Uninstall {
+            drain,
+            purge,
+            yes,
+            output,
+        } => {
+            let request = UninstallRequest { drain, purge };
+            uninstall(client, request, yes, output.data())
         }
         Verb::Reload => {
             let reply = client.post(path::RELOAD, &()).map_err(advised)?;
@@ -278,12 +309,25 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
     }
 }
 
+fn ports(client: &Client, port: Option<u16>, output: Output) -> Result<String> {
+    match output.data() {
+        Some(_) if port.is_some() => {
+            bail!("ports in JSON or YAML are those of all host ports: leave PORT out")
+        }
+        Some(format) => format.reply(&get(client, path::HOSTPORTS)?),
+        None => {
+            let ports: Vec<PortView> = decode(&get(client, path::HOSTPORTS)?)?;
+            Ok(render::ports(&ports, port, now(), output.style()))
+        }
+    }
+}
+
 /// Prints each event as it arrives. With `follow=true` it returns only when the agent stops, the
 /// connection breaks, or standard output is closed.
-fn events(client: &Client, path: &str, json: bool) -> Result<String> {
+fn events(client: &Client, path: &str, format: Option<DataFormat>) -> Result<String> {
     let mut outcome = Ok(());
     let mut show = |line: &str| {
-        outcome = event(line, json).and_then(|text| print(&text));
+        outcome = event(line, format).and_then(|text| print(&text));
         outcome.is_ok()
     };
     let reply = client.follow(path, &mut show).map_err(advised)?;
@@ -293,22 +337,43 @@ fn events(client: &Client, path: &str, json: bool) -> Result<String> {
     outcome.map(|()| String::new())
 }
 
-fn event(line: &str, json: bool) -> Result<String> {
-    if json {
-        return Ok(format!("{}\n", printable_json(line)));
+fn event(line: &str, format: Option<DataFormat>) -> Result<String> {
+    if let Some(format) = format {
+        return format.line(line);
     }
     let event = escaped(serde_json::from_str(line)?);
     Ok(render::event(&serde_json::from_value(event)?, now()))
 }
 
-fn uninstall(client: &Client, request: UninstallRequest, json: bool) -> Result<String> {
-    let reply = client.post(path::UNINSTALL, &request).map_err(advised)?;
-    let done: Uninstalled = decode(&reply)?;
-    if json {
-        raw(&reply)
-    } else {
-        Ok(render::uninstalled(&done))
+fn uninstall(
+    client: &Client,
+    request: UninstallRequest,
+    yes: bool,
+    format: Option<DataFormat>,
+) -> Result<String> {
+    if !yes && io::stdin().is_terminal() && !confirmed(request)? {
+        bail!("nothing was uninstalled");
     }
+    let reply = client.post(path::UNINSTALL, &request).map_err(advised)?;
+    match format {
+        Some(format) => format.reply(&reply),
+        None => Ok(render::uninstalled(&decode(&reply)?)),
+    }
+}
+
+/// Asks on the terminal whether to uninstall.
+#[expect(clippy::print_stderr, reason = "a question is no part of the answer")]
+fn confirmed(request: UninstallRequest) -> Result<bool> {
+    let pods = if request.drain {
+        " All pods lose their network."
+    } else {
+        ""
+    };
+    eprint!("Remove Viaduct from this node?{pods} [y/N] ");
+    let mut answer = String::new();
+    let read = io::stdin().lock().take(16).read_line(&mut answer);
+    read.context("cannot read the answer")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// Returns seconds since 1970 (UTC); 0 if the machine's clock is set to an earlier time.
@@ -326,43 +391,7 @@ fn get(client: &Client, path: &str) -> Result<Reply> {
 }
 
 fn advised(error: ClientError) -> anyhow::Error {
-    let advice = advice(&error);
-    let error = anyhow::Error::new(error);
-    match advice {
-        Some(advice) => anyhow::anyhow!("{error:#}\n{advice}"),
-        None => error,
-    }
-}
-
-/// Returns what an operator can do about an agent that does not respond.
-fn advice(error: &ClientError) -> Option<&'static str> {
-    match error {
-        ClientError::Unreachable { source, .. }
-            if source.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            Some(
-                "Run viaductctl as root, or, for queries, as a member of the agent's `socket-group`.",
-            )
-        }
-        ClientError::Unreachable { .. } => Some(
-            "Is the agent running? Start it with `systemctl start viaductd`, and see `journalctl -u viaductd` for why \
-             it stopped.\nIf it listens on another socket, pass --socket.",
-        ),
-        ClientError::Timeout { .. } => {
-            Some("The agent is overloaded or stuck: see `journalctl -u viaductd`.")
-        }
-        ClientError::Broken { .. }
-        | ClientError::Response { .. }
-        | ClientError::Body(_)
-        | ClientError::Refused(_) => None,
-    }
-}
-
-/// Returns the agent's JSON response, indented. Fields that this version does not know are kept.
-fn raw(reply: &Reply) -> Result<String> {
-    let value: Value = reply.decode()?;
-    let text = serde_json::to_string_pretty(&value)? + "\n";
-    Ok(printable_json(&text).into_owned())
+    RequestFailed(error).into()
 }
 
 /// Parses the agent's response for display, with the control characters in its texts escaped: names
@@ -401,7 +430,13 @@ mod tests {
     #[test]
     fn an_unreachable_agent_is_an_error_that_says_how_to_start_it() {
         let client = Client::new("/nonexistent/viaduct.sock");
-        let error = run(Verb::List { json: false }, &client).unwrap_err();
+        let error = run(
+            Verb::List {
+                output: Output::default(),
+            },
+            &client,
+        )
+        .unwrap_err();
         insta::assert_snapshot!(error.to_string(), @r"
         no agent listens on /nonexistent/viaduct.sock: No such file or directory (os error 2)
         Is the agent running? Start it with `systemctl start viaductd`, and see `journalctl -u viaductd` for why it stopped.
@@ -420,7 +455,7 @@ mod tests {
             "{shown}"
         );
         let json = serde_json::to_string(&value).unwrap();
-        let json = printable_json(&json);
+        let json = model::printable_json(&json);
         assert!(!json.contains(char::is_control), "{json:?}");
         assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value);
     }

@@ -7,6 +7,7 @@ mod losses;
 mod ports;
 mod sandbox;
 mod shaper;
+mod table;
 mod versions;
 
 use std::fmt::{Display, Write};
@@ -16,11 +17,14 @@ use api::{
     ForwardingView, HostportView, NetworkView, OperationView, Outcome, PodFlowsView, PodView,
     Reconcile, Reloaded, Status, Uninstalled, UplinkView,
 };
-use comfy_table::{Cell, CellAlignment, Row, Table, presets};
+use comfy_table::Row;
+
+use table::{number, row, styled_table, text};
 
 pub(crate) use drops::dropped;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
+pub(crate) use table::{TableStyle, table};
 pub(crate) use versions::version;
 
 /// Milliseconds after which a running operation is shown in the status.
@@ -152,11 +156,11 @@ pub(crate) fn reloaded(reloaded: &Reloaded) -> String {
 }
 
 /// Renders attachments, one line each.
-pub(crate) fn list(attachments: &[AttachmentView]) -> String {
+pub(crate) fn list(attachments: &[AttachmentView], style: TableStyle) -> String {
     if attachments.is_empty() {
         return "No attachments.\n".to_owned();
     }
-    let header = [
+    let narrow = [
         "POD",
         "IFNAME",
         "NETWORK",
@@ -168,11 +172,17 @@ pub(crate) fn list(attachments: &[AttachmentView]) -> String {
         "DROPS",
         "STATE",
     ];
-    table(&header, attachments.iter().map(attachment))
+    let wide = ["CONTAINER", "MAC", "MTU", "BRIDGE", "NAMESPACE"];
+    let header: Vec<&str> = narrow
+        .into_iter()
+        .chain(wide.into_iter().filter(|_| style.wide))
+        .collect();
+    let rows = attachments.iter().map(|view| attachment(view, style));
+    styled_table(&header, rows, style)
 }
 
 /// Renders flows, one line each.
-pub(crate) fn flows(view: &FlowsView) -> String {
+pub(crate) fn flows(view: &FlowsView, style: TableStyle) -> String {
     if view.flows.is_empty() && view.matching == 0 {
         return "No flows.\n".to_owned();
     }
@@ -188,7 +198,7 @@ pub(crate) fn flows(view: &FlowsView) -> String {
         "SENT",
         "REPLIES",
     ];
-    let mut text = table(&header, view.flows.iter().map(flow));
+    let mut text = styled_table(&header, view.flows.iter().map(flow), style);
     let shown = u64::try_from(view.flows.len()).unwrap_or(u64::MAX);
     if shown < view.matching {
         let rest = view.matching - shown;
@@ -198,7 +208,7 @@ pub(crate) fn flows(view: &FlowsView) -> String {
 }
 
 /// Renders the usage of the flow table: entries in total, flows and evictions per pod.
-pub(crate) fn flow_table(view: &FlowTableView) -> String {
+pub(crate) fn flow_table(view: &FlowTableView, style: TableStyle) -> String {
     let FlowTableView {
         entries,
         used_entries,
@@ -215,7 +225,7 @@ pub(crate) fn flow_table(view: &FlowTableView) -> String {
         ])
     };
     let usage = format!("{used_entries} of {entries} entries used, 2 per flow\n");
-    usage + &table(&header, pods.iter().map(line))
+    usage + &styled_table(&header, pods.iter().map(line), style)
 }
 
 fn flow(view: &FlowView) -> Row {
@@ -392,13 +402,13 @@ fn programs(uplink: &UplinkView) -> String {
     format!("{attached}{prefilter}")
 }
 
-fn attachment(view: &AttachmentView) -> Row {
+fn attachment(view: &AttachmentView, style: TableStyle) -> Row {
     let addresses = view.addresses.iter().map(|address| address.address.clone());
     let packets = |count: fn(&api::CounterView) -> u64| match &view.counters {
         Some(counters) => number(count(counters)),
         None => number("?"),
     };
-    row([
+    let narrow = [
         text(owner(view)),
         text(&view.ifname),
         text(&view.network),
@@ -409,7 +419,17 @@ fn attachment(view: &AttachmentView) -> Row {
         packets(|counters| counters.tx_packets),
         packets(|counters| counters.rx_dropped + counters.tx_dropped),
         text(&view.state),
-    ])
+    ];
+    let wide = [
+        text(&view.container_id),
+        text(&view.mac),
+        number(view.mtu),
+        text(&view.bridge),
+        text(&view.netns),
+    ];
+    row(narrow
+        .into_iter()
+        .chain(wide.into_iter().filter(|_| style.wide)))
 }
 
 /// Returns the first 12 characters of a container ID. IDs of `viaductctl cni` differ behind a
@@ -454,33 +474,6 @@ fn duration(seconds: u64) -> String {
 
 fn line(text: &mut String, label: &str, value: impl Display) {
     writeln!(text, "{label:<13}{value}").expect("a String takes every text");
-}
-
-/// Formats a table without borders, columns separated by two spaces.
-pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Row>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header.iter().copied());
-    table.add_rows(rows);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table
-        .lines()
-        .map(|line| line.trim_end().to_owned() + "\n")
-        .collect()
-}
-
-fn row(cells: impl IntoIterator<Item = Cell>) -> Row {
-    cells.into_iter().collect::<Vec<_>>().into()
-}
-
-fn text(value: impl Display) -> Cell {
-    Cell::new(value.to_string())
-}
-
-fn number(value: impl Display) -> Cell {
-    text(value).set_alignment(CellAlignment::Right)
 }
 
 /// Joins items with commas; `-` if there are none, so that the number of columns is constant.

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use super::stage::{self, Format};
-use super::{Release, fresh};
+use super::{Release, fresh, pages};
 use crate::{command, project};
 
 /// Puts the files of a package in place below a root.
@@ -27,6 +27,9 @@ pub(super) fn build(release: &Release, folder: &Path) -> Result<()> {
     for (name, place) in PACKAGES {
         let root = fresh(&folder.join("stage/deb").join(name))?;
         place(Format::Deb, &root)?;
+        if name == "viaduct" {
+            pages::place(&folder.join("stage/pages"), &root, Format::Deb)?;
+        }
         control(release, name, &root)?;
         let mut dpkg = Command::new("dpkg-deb");
         dpkg.args(["--root-owner-group", "-Zxz", "--threads-max=1", "--build"]);

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use super::stage::{self, CONFIGURATION, Format};
-use super::{Release, fresh};
+use super::{Release, fresh, pages};
 use crate::{command, project};
 
 /// Settings by which equal files give equal packages, whatever the distribution of this machine
@@ -30,6 +30,7 @@ pub(super) fn build(release: &Release, folder: &Path) -> Result<()> {
     let top = fresh(&folder.join("stage/rpm"))?;
     let root = top.join("root");
     stage::product(Format::Rpm, &root)?;
+    pages::place(&folder.join("stage/pages"), &root, Format::Rpm)?;
     let list = top.join("viaduct.files");
     fs::write(&list, files(&root)?)?;
     stage::plugins(Format::Rpm, &root)?;

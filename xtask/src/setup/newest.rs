@@ -42,6 +42,18 @@ const DOCKER: Release = Release {
     proof: ("dockerd", "--version"),
 };
 
+const PROMETHEUS: Release = Release {
+    name: "prometheus",
+    package: "prometheus",
+    folder: "usr/bin",
+    proof: ("promtool", "--version"),
+};
+
+/// Unpacks promtool, which checks metrics and alert rules, unless a release is there.
+pub(super) fn ensure_promtool(steps: &Steps) -> Result<()> {
+    PROMETHEUS.ensure(steps)
+}
+
 /// Unpacks the newest reference plugins, unless a release is there.
 pub(super) fn ensure_reference(steps: &Steps) -> Result<()> {
     REFERENCE.ensure(steps)

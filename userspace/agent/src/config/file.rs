@@ -28,11 +28,12 @@ const FLAGS_ONLY: [&str; 7] = [
 const SAMPLE_POD_CIDR: &str = "[\"10.213.0.0/20\"]";
 
 /// Values for keys whose default cannot be written, or depends on the node.
-const EXAMPLES: [(&str, &str); 17] = [
+const EXAMPLES: [(&str, &str); 18] = [
     ("declared-bridge", "[\"cni*\"]"),
     ("declared-subnet", "[\"10.0.0.0/8\", \"fd00::/8\"]"),
     ("read-only-socket", "\"/run/viaduct/viaduct-ro.sock\""),
     ("socket-group", "\"viaduct\""),
+    ("metrics-listen", "\"127.0.0.1:9464\""),
     ("pod-cidr-file", "\"/run/viaduct/pod-cidrs\""),
     ("cgroup", "\"/sys/fs/cgroup\""),
     ("non-masquerade-cidr", "[\"10.0.0.0/8\"]"),

@@ -62,7 +62,7 @@ fn an_unknown_key_is_an_error_that_names_it() {
         error.to_string(),
         "unknown key pod-cdir (did you mean pod-cidr?)"
     );
-    assert!(from_flags(&["--metrics-listen", "127.0.0.1:1"]).is_err());
+    assert!(from_flags(&["--metrics-address", "127.0.0.1:1"]).is_err());
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! its runtime retries. A client that sends no request, or does not read its response, is
 //! disconnected (behaviours A1, A2).
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::sleep;
 
@@ -29,6 +31,9 @@ pub(crate) const MAX_CONNECTIONS: usize = 640;
 /// Maximum number of connections of the read-only socket: its clients leave most of the queue and
 /// of the open files to root.
 pub(crate) const MAX_READ_ONLY_CONNECTIONS: usize = 64;
+/// Maximum number of connections of `--metrics-listen`: a few monitoring systems, and no room for
+/// more, since everyone may connect who reaches the address.
+pub(crate) const MAX_METRICS_CONNECTIONS: usize = 16;
 /// Timeout of receiving the head of a request, from the connection or from the previous response.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of delivering the remaining responses when the agent stops.
@@ -38,6 +43,36 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerProcess(pub(crate) u32);
 
+/// The server's end of a connection.
+pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// Returns the process ID of the client; `None` if it is not known.
+    fn peer_process(&self) -> Option<u32>;
+
+    /// Sends as many bytes as the send buffer has room for.
+    fn try_send(&self, bytes: &[u8]) -> io::Result<usize>;
+}
+
+impl ClientStream for UnixStream {
+    fn peer_process(&self) -> Option<u32> {
+        let pid = self.peer_cred().ok()?.pid()?;
+        u32::try_from(pid).ok()
+    }
+
+    fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.try_write(bytes)
+    }
+}
+
+impl ClientStream for TcpStream {
+    fn peer_process(&self) -> Option<u32> {
+        None
+    }
+
+    fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.try_write(bytes)
+    }
+}
+
 /// Error message for requests that arrive while the agent stops.
 pub(crate) const STOPPING: &str = "the agent is stopping";
 const TOO_MANY: &str = "too many clients are connected to the agent";
@@ -45,7 +80,7 @@ const TOO_MANY: &str = "too many clients are connected to the agent";
 /// Serves until `stopped` is `true`; then finishes running requests, and refuses new connections.
 pub(crate) async fn serve<L>(listener: L, router: Router, stopped: watch::Receiver<bool>)
 where
-    L: Listener<Io = UnixStream>,
+    L: Listener<Io: ClientStream>,
 {
     serve_at_most(MAX_CONNECTIONS, listener, router, stopped).await;
 }
@@ -57,7 +92,7 @@ pub(crate) async fn serve_at_most<L>(
     router: Router,
     mut stopped: watch::Receiver<bool>,
 ) where
-    L: Listener<Io = UnixStream>,
+    L: Listener<Io: ClientStream>,
 {
     let open = GracefulShutdown::new();
     let permits = Arc::new(Semaphore::new(connections));
@@ -82,7 +117,7 @@ pub(crate) async fn serve_at_most<L>(
 
 /// Serves the requests of one connection until it closes.
 async fn serve_connection(
-    stream: UnixStream,
+    stream: impl ClientStream,
     router: Router,
     watcher: Watcher,
     _permit: OwnedSemaphorePermit,
@@ -90,12 +125,11 @@ async fn serve_connection(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT);
-    let peer = stream.peer_cred().ok().and_then(|peer| peer.pid());
+    let peer = stream.peer_process();
     let io = TokioIo::new(WriteTimeout::new(stream));
     let inner = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let pid = peer.and_then(|pid| u32::try_from(pid).ok());
-        if let Some(pid) = pid {
+        if let Some(pid) = peer {
             request.extensions_mut().insert(PeerProcess(pid));
         }
         inner.call(request)
@@ -106,7 +140,7 @@ async fn serve_connection(
     }
 }
 
-async fn refuse_all(listener: &mut impl Listener<Io = UnixStream>) {
+async fn refuse_all(listener: &mut impl Listener<Io: ClientStream>) {
     loop {
         let (stream, _) = listener.accept().await;
         refuse(&stream, STOPPING);
@@ -114,7 +148,7 @@ async fn refuse_all(listener: &mut impl Listener<Io = UnixStream>) {
 }
 
 /// Responds with 503 before the request is read, as HTTP allows; the request is discarded.
-fn refuse(stream: &UnixStream, why: &str) {
+fn refuse(stream: &impl ClientStream, why: &str) {
     let body = ErrorBody {
         code: TRY_AGAIN_LATER,
         message: why.to_owned(),
@@ -128,7 +162,7 @@ fn refuse(stream: &UnixStream, why: &str) {
     );
     // The send buffer of a new connection is empty, so the response fits; a client that has gone
     // needs none.
-    let _sent = stream.try_write(answer.as_bytes());
+    let _sent = stream.try_send(answer.as_bytes());
     tracing::warn!("connection refused: {why}");
 }
 

@@ -27,9 +27,8 @@ use crate::app::App;
 use crate::cni::commands::NamespaceQuery;
 use crate::http::connections::{PeerProcess, STOPPING};
 use crate::http::failure::{Failure, no_such_path, read_only};
-use crate::http::{flows, hostports, view};
+use crate::http::{flows, hostports, metrics_listener, view};
 use crate::process::uninstall as uninstallation;
-use crate::telemetry::metrics;
 
 type Answer<T> = Result<Json<T>, Failure>;
 /// A response that may be large.
@@ -102,7 +101,7 @@ fn paths() -> Router<Arc<App>> {
         .route(path::RELOAD, post(reload))
         .route(path::EVENTS, get(events))
         .route(path::DROPS, get(drops))
-        .route(path::METRICS, get(metrics))
+        .route(path::METRICS, get(metrics_listener::metrics))
         .route(
             path::NON_MASQUERADE_CIDRS,
             get(non_masquerade).put(set_non_masquerade),
@@ -359,20 +358,6 @@ async fn drops(
     let stop = app.lifecycle.stop.subscribe();
     let body = Body::from_stream(app.drop_events.lines(wanted, stop)?);
     Ok(([(CONTENT_TYPE, NDJSON)], body).into_response())
-}
-
-async fn metrics(State(app): State<Arc<App>>) -> LargeAnswer {
-    let turn = app.answers.turn().await?;
-    let records = app.handle.attachments().await?;
-    let measured = app.handle.measure().await?;
-    let status = app.handle.live_status();
-    let (events, uptime) = (app.events.counters(), app.started.elapsed());
-    let text = (app.metrics)
-        .text(&status, &records, &measured, events, uptime)
-        .map_err(|error| Error::internal(error.to_string()))?;
-    Ok(turn
-        .respond(metrics::CONTENT_TYPE, text.into_bytes())
-        .await?)
 }
 
 async fn uninstall(State(app): State<Arc<App>>, body: Body) -> Answer<api::Uninstalled> {

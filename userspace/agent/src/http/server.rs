@@ -1,11 +1,13 @@
 //! Server: starts background tasks and socket, serves the API until a stop signal, and handles
 //! reloads.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use api::EventOutcome;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -16,7 +18,7 @@ use crate::cni::file_watch::Directories;
 use crate::config::Config;
 use crate::config::pod_cidr_file;
 use crate::http::socket::{ListenAddress, ReadOnlyListener, Socket};
-use crate::http::{connections, routes};
+use crate::http::{connections, metrics_listener, routes};
 use crate::process::background;
 use crate::process::service_manager::{self, Notification};
 use crate::telemetry::events::{self, NewEvent};
@@ -45,6 +47,8 @@ impl WatchedFiles {
 pub(crate) struct Listeners {
     pub(crate) main: ListenAddress,
     pub(crate) read_only: Option<ReadOnlyListener>,
+    /// Address of `--metrics-listen`.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// Serves until SIGTERM or SIGINT, then finishes running requests.
@@ -79,6 +83,10 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
         Some(read_only) => Some(read_only.listen()?),
         None => None,
     };
+    let metrics = match listeners.metrics {
+        Some(address) => Some(metrics_listener::listen(address).await?),
+        None => None,
+    };
     tracing::info!(socket = %socket.path().display(), "agent started: serving the API");
     service_manager::notify(Notification::Ready);
     service_manager::start_watchdog(app.handle.clone());
@@ -89,7 +97,8 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
             routes::router(Arc::clone(&app), stopped.clone()),
             stopped.clone()
         ),
-        serve_queries(queries, Arc::clone(&app), stopped),
+        serve_queries(queries, Arc::clone(&app), stopped.clone()),
+        serve_metrics(metrics, Arc::clone(&app), stopped),
     );
     app.events.emit(happened("stop"));
     Ok(())
@@ -102,6 +111,19 @@ async fn serve_queries(socket: Option<Socket>, app: Arc<App>, stopped: watch::Re
     let router = routes::read_only_router(app, stopped.clone());
     let most = connections::MAX_READ_ONLY_CONNECTIONS;
     connections::serve_at_most(most, socket, router, stopped).await;
+}
+
+/// Serves metrics over TCP, if an address is configured.
+async fn serve_metrics(
+    listener: Option<TcpListener>,
+    app: Arc<App>,
+    stopped: watch::Receiver<bool>,
+) {
+    let Some(listener) = listener else { return };
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!(%address, "serving metrics, health and readiness over TCP");
+    }
+    metrics_listener::serve(listener, app, stopped).await;
 }
 
 /// Returns a value that becomes `true` at the first SIGTERM or SIGINT, or with `stop`; further

@@ -7,22 +7,21 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Maximum time that a write may block because the client does not read.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stream whose writes fail with `TimedOut` after blocking for [`WRITE_TIMEOUT`].
-pub(crate) struct WriteTimeout {
-    stream: UnixStream,
+pub(crate) struct WriteTimeout<S> {
+    stream: S,
     until: Pin<Box<Sleep>>,
     /// Whether the last write blocked, and `until` is its deadline.
     waits: bool,
 }
 
-impl WriteTimeout {
-    pub(crate) fn new(stream: UnixStream) -> Self {
+impl<S> WriteTimeout<S> {
+    pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
             until: Box::pin(sleep(WRITE_TIMEOUT)),
@@ -49,7 +48,7 @@ impl WriteTimeout {
     }
 }
 
-impl AsyncRead for WriteTimeout {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -59,7 +58,7 @@ impl AsyncRead for WriteTimeout {
     }
 }
 
-impl AsyncWrite for WriteTimeout {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -94,6 +93,7 @@ impl AsyncWrite for WriteTimeout {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixStream;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use engine::Status;
 use kernel::Measured;
 use model::{AttachmentKey, Record};
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -15,9 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::telemetry::events::EventCounters;
-
-/// Media type of the text.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use crate::telemetry::process_metrics;
 
 /// Upper bounds of the latency buckets in seconds: an ADD takes some milliseconds, and runtimes
 /// give up after a minute or two.
@@ -110,6 +108,7 @@ impl Metrics {
         uptime: Duration,
     ) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("viaduct");
+        process_metrics::register_build(&mut registry);
         registry.register("events", "Events by action and outcome", events);
         registry.register(
             "requests",
@@ -131,7 +130,10 @@ impl Metrics {
         of_pod_drops(&mut registry, records, measured);
         of_limits(&mut registry, records, measured);
         let mut text = String::new();
-        encode(&mut text, &registry)?;
+        encode_registry(&mut text, &registry)?;
+        let mut process = Registry::default();
+        process_metrics::register_process(&mut process);
+        encode(&mut text, &process)?;
         Ok(text)
     }
 }
@@ -311,7 +313,9 @@ fn of_limits(registry: &mut Registry, records: &[Record], measured: &Measured) {
                 continue;
             };
             let labels = PodDirection::of(&attachment.key, direction);
-            rates.get_or_create(&labels).set(signed(limit.rate.get()));
+            rates
+                .get_or_create(&labels)
+                .set(signed(limit.rate.get() / 8));
             for (family, count) in [
                 (&bytes, shaped.passed_bytes),
                 (&marked, shaped.marked_packets),
@@ -323,8 +327,9 @@ fn of_limits(registry: &mut Registry, records: &[Record], measured: &Measured) {
             }
         }
     }
-    let help = "Bandwidth limit of traffic from (egress) or to (ingress) the pod, in bit/s";
-    registry.register("limit_bits_per_second", help, rates);
+    let help =
+        "Bandwidth limit of traffic from (egress) or to (ingress) the pod, in bytes per second";
+    registry.register("limit_bytes_per_second", help, rates);
     for ((name, help), family) in LIMIT_COUNTERS
         .into_iter()
         .zip([bytes, marked, paced, spared, dropped])
@@ -455,7 +460,7 @@ mod tests {
             .unwrap();
         let way = "{network=\"net\",container=\"c5\",ifname=\"eth0\",direction=\"egress\"}";
         for line in [
-            format!("viaduct_limit_bits_per_second{way} 1000000"),
+            format!("viaduct_limit_bytes_per_second{way} 125000"),
             format!("viaduct_limit_passed_bytes_total{way} 9"),
             format!("viaduct_limit_dropped_total{way} 3"),
             format!("viaduct_limit_marked_total{way} 2"),
@@ -472,6 +477,6 @@ mod tests {
             "{text}"
         );
         let ingress = way.replace("egress", "ingress");
-        assert!(!text.contains(&format!("viaduct_limit_bits_per_second{ingress}")));
+        assert!(!text.contains(&format!("viaduct_limit_bytes_per_second{ingress}")));
     }
 }

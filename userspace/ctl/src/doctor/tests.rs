@@ -23,7 +23,7 @@ fn doctor(directory: &Path) -> Doctor {
     Doctor {
         configurations: directory.to_owned(),
         path: directory.display().to_string(),
-        json: false,
+        output: Output::default(),
     }
 }
 
@@ -59,7 +59,7 @@ fn doctor_without_an_agent_reports_it_and_still_checks_the_installation() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    let parsed: serde_json::Value = serde_json::from_str(&json(&report).unwrap()).unwrap();
+    let parsed: serde_json::Value = serde_json::to_value(&report).unwrap();
     assert_eq!(parsed["healthy"], false);
     assert_eq!(parsed["sections"][0]["checks"][0]["outcome"], "bad");
 }

@@ -3,11 +3,16 @@
 use api::{PortReservationView, PortView};
 use comfy_table::Row;
 
-use super::{duration, join, number, port, row, table, text};
+use super::{TableStyle, duration, join, number, port, row, styled_table, text};
 
 /// Renders published ports, one line each: all, or only those with number `wanted`. `now` is in
 /// seconds since 1970 (UTC).
-pub(crate) fn ports(ports: &[PortView], wanted: Option<u16>, now: u64) -> String {
+pub(crate) fn ports(
+    ports: &[PortView],
+    wanted: Option<u16>,
+    now: u64,
+    style: TableStyle,
+) -> String {
     let chosen = |view: &&PortView| wanted.is_none_or(|wanted| view.port.host_port == wanted);
     let chosen: Vec<&PortView> = ports.iter().filter(chosen).collect();
     if chosen.is_empty() {
@@ -26,7 +31,8 @@ pub(crate) fn ports(ports: &[PortView], wanted: Option<u16>, now: u64) -> String
         "RESERVED BY",
         "STATE",
     ];
-    table(&header, chosen.into_iter().map(|view| line(view, now)))
+    let rows = chosen.into_iter().map(|view| line(view, now));
+    styled_table(&header, rows, style)
 }
 
 fn line(view: &PortView, now: u64) -> Row {

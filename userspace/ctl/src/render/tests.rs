@@ -8,6 +8,22 @@ use api::{
 
 use super::*;
 
+fn list(attachments: &[AttachmentView]) -> String {
+    super::list(attachments, TableStyle::PLAIN)
+}
+
+fn flows(view: &FlowsView) -> String {
+    super::flows(view, TableStyle::PLAIN)
+}
+
+fn flow_table(view: &FlowTableView) -> String {
+    super::flow_table(view, TableStyle::PLAIN)
+}
+
+fn ports(ports: &[PortView], wanted: Option<u16>, now: u64) -> String {
+    super::ports(ports, wanted, now, TableStyle::PLAIN)
+}
+
 fn address(address: &str) -> AddressView {
     AddressView {
         address: address.into(),
@@ -25,7 +41,7 @@ fn port(host_address: Option<&str>, host_port: u16, protocol: &str) -> HostportV
     }
 }
 
-fn web() -> AttachmentView {
+pub(super) fn web() -> AttachmentView {
     AttachmentView {
         network: "default".into(),
         container_id: "0123456789abcdef".into(),
@@ -53,7 +69,7 @@ fn web() -> AttachmentView {
     }
 }
 
-fn bare() -> AttachmentView {
+pub(super) fn bare() -> AttachmentView {
     AttachmentView {
         network: "nomad".into(),
         container_id: "fedcba9876543210".into(),
