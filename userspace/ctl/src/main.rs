@@ -251,22 +251,24 @@ fn print(text: &str) -> Result<()> {
 
 fn run(verb: Verb, client: &Client) -> Result<String> {
     match verb {
-        Verb::Status { output } => match output.data() {
-            Some(format) => format.reply(&get(client, path::STATUS)?),
-            None => {
-                let status: Status = decode(&get(client, path::STATUS)?)?;
-                Ok(render::status(&status))
+        Verb::Status { output } => {
+            let reply = get(client, path::STATUS)?;
+            if let Some(format) = output.data() {
+                return format.reply(&reply);
             }
-        },
+            let status: Status = decode(&reply)?;
+            Ok(render::status(&status))
+        }
         // Has an exit code of its own.
         Verb::Doctor(doctor) => Ok(doctor::render(&doctor.run(client, advice))),
-        Verb::List { output } => match output.data() {
-            Some(format) => format.reply(&get(client, path::ATTACHMENTS)?),
-            None => {
-                let attachments: Vec<AttachmentView> = decode(&get(client, path::ATTACHMENTS)?)?;
-                Ok(render::list(&attachments, output.style()))
+        Verb::List { output } => {
+            let reply = get(client, path::ATTACHMENTS)?;
+            if let Some(format) = output.data() {
+                return format.reply(&reply);
             }
-        },
+            let attachments: Vec<AttachmentView> = decode(&reply)?;
+            Ok(render::list(&attachments, output.style()))
+        }
         Verb::Flows(flows) => flows.run(client),
         Verb::Drops(drops) => drops.run(client),
         Verb::Limit(limit) => limit.run(client),

@@ -12,10 +12,10 @@ use crate::render::TableStyle;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Output {
     /// Output format
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short = 'o', long = "output", value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
+    format: Format,
     /// Same as `--output json`
-    #[arg(long, conflicts_with = "output")]
+    #[arg(long, conflicts_with = "format")]
     json: bool,
     /// Leave out the header of the table
     #[arg(long)]
@@ -46,7 +46,7 @@ pub(crate) enum DataFormat {
 impl Output {
     /// Returns the format for programs; `None` for a table.
     pub(crate) fn data(self) -> Option<DataFormat> {
-        match self.output {
+        match self.format {
             _ if self.json => Some(DataFormat::Json),
             Format::Json => Some(DataFormat::Json),
             Format::Yaml => Some(DataFormat::Yaml),
@@ -58,7 +58,7 @@ impl Output {
     pub(crate) fn style(self) -> TableStyle {
         TableStyle {
             headers: !self.no_headers,
-            wide: self.output == Format::Wide,
+            wide: self.format == Format::Wide,
         }
     }
 }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(json.data(), Some(DataFormat::Json));
         assert_eq!(Output::default().data(), None);
         let wide = Output {
-            output: Format::Wide,
+            format: Format::Wide,
             ..Output::default()
         };
         assert_eq!(wide.data(), None);

@@ -1,6 +1,6 @@
-//! Text formats of metrics: OpenMetrics 1.0 and Prometheus 0.0.4, chosen by the client.
+//! Text formats of metrics: `OpenMetrics` 1.0 and Prometheus 0.0.4, chosen by the client.
 //!
-//! The metrics are encoded as OpenMetrics. The older format has the same samples and other
+//! The metrics are encoded as `OpenMetrics`. The older format has the same samples and other
 //! comments.
 
 /// Format of the text.
@@ -12,7 +12,7 @@ pub(crate) enum Exposition {
     Prometheus,
 }
 
-/// Media type of OpenMetrics, without parameters.
+/// Media type of `OpenMetrics`, without parameters.
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// Media ranges that the older format satisfies.
@@ -23,7 +23,7 @@ const TOTAL: &str = "_total";
 
 impl Exposition {
     /// Returns the format that the header field `Accept` (RFC 9110, section 12.5.1) prefers.
-    /// OpenMetrics must be named; without a preference the answer is in the older format, which
+    /// `OpenMetrics` must be named; without a preference the answer is in the older format, which
     /// every client reads.
     pub(crate) fn negotiate(accept: &str) -> Self {
         let weight = |is_wanted: &dyn Fn(&str) -> bool| {
@@ -58,7 +58,7 @@ impl Exposition {
         }
     }
 
-    /// Returns a text of OpenMetrics in this format.
+    /// Returns a text of `OpenMetrics` in this format.
     pub(crate) fn of_open_metrics(self, text: String) -> String {
         match self {
             Self::OpenMetrics => text,
