@@ -24,8 +24,8 @@ const BPFFS: &str = "/sys/fs/bpf";
 pub struct Mounts(Arc<OwnedFd>);
 
 impl Mounts {
-    /// Creates a copy of the caller's mounts with a new tmpfs on `/run` and `/var/lib/cni`, and a
-    /// new bpffs on `/sys/fs/bpf`.
+    /// Creates a copy of the caller's mounts with a new tmpfs on `/run`, `/var/lib/cni` and
+    /// `/dev/shm`, and a new bpffs on `/sys/fs/bpf`.
     pub fn new() -> Result<Self> {
         thread::spawn(make)
             .join()
@@ -100,6 +100,14 @@ fn make() -> Result<Mounts> {
         Some("tmpfs"),
         MsFlags::empty(),
         Some("mode=755"),
+    )?;
+    // podman creates its locks there, under one name on the whole machine.
+    mount(
+        Some("tmpfs"),
+        "/dev/shm",
+        Some("tmpfs"),
+        MsFlags::empty(),
+        Some("mode=1777"),
     )?;
     std::fs::create_dir("/run/netns")?;
     let held = File::open("/proc/thread-self/ns/mnt")?;
