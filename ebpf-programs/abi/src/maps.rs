@@ -100,6 +100,8 @@ pub const PENDING: &str = "PENDING";
 pub const CACHE_CAPACITY: u32 = 131_072;
 /// Flow cache entries of a CPU, where the loader sets no other number: a power of two.
 pub const CACHE_CAPACITY_OF_CPU: u32 = 2_048;
+/// Flow cache entries of a bucket, whose tags are one element of the map of tags.
+pub const CACHE_WAYS: u32 = 4;
 /// Most flow cache entries of a CPU.
 pub const MAX_CACHE_CAPACITY_OF_CPU: u32 = 65_536;
 

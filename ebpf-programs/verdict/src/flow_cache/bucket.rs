@@ -5,7 +5,7 @@
 //! hashes collide do not replace each other until a fifth comes.
 
 /// Entries of a bucket.
-pub const WAYS: u32 = 4;
+pub const WAYS: u32 = abi::maps::CACHE_WAYS;
 /// Bits of a tag.
 const TAG_BITS: u32 = 16;
 /// A word with 1 in each tag.

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use abi::{Counters, Direction, DropCount, DropReason, Shaped};
-use aya::maps::{MapData, PerCpuArray, PerCpuValues};
+use aya::maps::{MapData, PerCpuArray};
 
-use crate::bpf::tables::{Tables, Wire, present, removed, written};
+use crate::bpf::tables::{Tables, Wire, present, removed, written, zeros};
 use crate::error::io_error;
 use crate::{Measured, PodCounters};
 
@@ -57,10 +57,9 @@ pub(crate) fn start(tables: &mut Tables, slot: u32, pod: &abi::Pod) -> io::Resul
     if before.0.generation == pod.generation && pod.interface != 0 {
         return Ok(());
     }
-    let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
-    let zeros = || PerCpuValues::try_from(vec![Wire(Counters::default()); cpus]);
     for direction in [Direction::Egress, Direction::Ingress] {
-        written(tables.counters.set(row(slot, direction), zeros()?, 0))?;
+        let zeros = zeros::<Counters>()?;
+        written(tables.counters.set(row(slot, direction), zeros, 0))?;
     }
     removed(tables.pod_drops.remove(&slot))
 }

@@ -13,7 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 use steps::{Entries, Entry, EntryKey, Shape};
 
 use crate::bpf::entries::mismatch;
-use crate::bpf::tables::{Tables, Wire, present, written};
+use crate::bpf::tables::{Tables, Wire, present, written, zeros};
 use crate::bpf::{batch, shaped_subnets};
 use crate::error::io_error;
 
@@ -143,9 +143,7 @@ fn write(tables: &mut Tables, row: u32, limit: Limit) -> io::Result<()> {
     }
     if before.generation != limit.generation {
         // The counters belong to another pod.
-        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
-        let zeros = aya::maps::PerCpuValues::try_from(vec![Wire(Shaped::default()); cpus])?;
-        written(tables.shaped.set(row, zeros, ANY))?;
+        written(tables.shaped.set(row, zeros::<Shaped>()?, ANY))?;
     }
     let bucket = match before.price {
         // There was no limit, or another pod's: the bucket is full.

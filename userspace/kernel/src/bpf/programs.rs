@@ -89,7 +89,7 @@ pub(crate) fn load(
         .map_max_entries(abi::maps::TURNS, capacities.flows)
         .map_max_entries(abi::maps::PENDING, cached)
         .map_max_entries(FLOW_CACHE, cached)
-        .map_max_entries(CACHE_TAGS, cached / TAGS_IN_WORD);
+        .map_max_entries(CACHE_TAGS, cached / abi::maps::CACHE_WAYS);
     loader.btf(None).default_map_pin_directory(pins.maps());
     for map in &MAPS {
         loader.map_pin_path(map.name, pins.map(map.name));
@@ -104,8 +104,6 @@ pub(crate) fn load(
 /// memory.
 const FLOW_CACHE: &str = "FLOW_CACHE";
 const CACHE_TAGS: &str = "CACHE_TAGS";
-/// Flow cache entries whose tags are in one element of the map of tags.
-const TAGS_IN_WORD: u32 = 4;
 
 /// The loaded classifier programs, and the directory of their pinned links.
 pub(crate) struct Programs {

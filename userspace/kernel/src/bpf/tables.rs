@@ -7,7 +7,7 @@ use std::io;
 use abi::maps;
 use aya::Ebpf;
 use aya::maps::lpm_trie::Key;
-use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use nix::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -27,6 +27,15 @@ pub(crate) struct Wire<T>(pub(crate) T);
 // that any bytes are a value, `IntoBytes` that no byte of a value is padding; the wrapper is
 // transparent.
 unsafe impl<T> aya::Pod for Wire<T> where T: FromBytes + IntoBytes + Immutable + Copy + 'static {}
+
+/// Returns the default value of a per-CPU element, for each CPU.
+pub(crate) fn zeros<T>() -> io::Result<PerCpuValues<Wire<T>>>
+where
+    T: FromBytes + IntoBytes + Immutable + Copy + Default + 'static,
+{
+    let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
+    PerCpuValues::try_from(vec![Wire(T::default()); cpus])
+}
 
 /// Hash map from `K` to `V`.
 pub(crate) type Hash<K, V> = HashMap<MapData, K, V>;

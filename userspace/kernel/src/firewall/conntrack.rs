@@ -6,8 +6,7 @@ use std::io;
 
 use abi::{Address, Port, Tuple, protocol};
 use nix::errno::Errno;
-use rtnetlink::sys::protocols::NETLINK_NETFILTER;
-use rtnetlink::sys::{Socket, SocketAddr};
+use rtnetlink::sys::Socket;
 use steps::TrackedConnection;
 
 use crate::error::{is, is_gone};
@@ -64,12 +63,9 @@ impl Conntrack {
     /// Opens a socket in the namespace of the calling thread; `None` where the kernel has no
     /// netfilter netlink.
     pub(crate) fn open() -> io::Result<Option<Self>> {
-        let Some(mut socket) = socket::if_supported(Socket::new(NETLINK_NETFILTER))? else {
+        let Some(socket) = socket::open_netfilter()? else {
             return Ok(None);
         };
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        socket::set_receive_timeout(&socket)?;
         Ok(Some(Self { socket }))
     }
 

@@ -23,7 +23,7 @@ use rtnetlink::packet_core::{
 };
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkHeader, LinkMessage};
-use rtnetlink::sys::protocols::NETLINK_ROUTE;
+use rtnetlink::sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use rtnetlink::sys::{AsyncSocket as _, Socket, SocketAddr, TokioSocket};
 
 use crate::error::is;
@@ -268,6 +268,18 @@ pub(crate) fn if_supported<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if is(&error, Errno::EPROTONOSUPPORT) => Ok(None),
         opened => opened.map(Some),
     }
+}
+
+/// Opens a socket for requests to netfilter in the namespace of the calling thread, with the
+/// receive timeout; `None` where the kernel has no netfilter netlink.
+pub(crate) fn open_netfilter() -> io::Result<Option<Socket>> {
+    let Some(mut socket) = if_supported(Socket::new(NETLINK_NETFILTER))? else {
+        return Ok(None);
+    };
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    set_receive_timeout(&socket)?;
+    Ok(Some(socket))
 }
 
 /// Encodes one change that requests an acknowledgement, for a socket of [`open_listener`].

@@ -3,8 +3,7 @@
 use crate::netlink::messages::messages;
 use nix::libc::{self, MSG_DONTWAIT};
 use nix::sys::socket::{setsockopt, sockopt};
-use rtnetlink::sys::protocols::NETLINK_NETFILTER;
-use rtnetlink::sys::{Socket, SocketAddr};
+use rtnetlink::sys::Socket;
 use std::io;
 
 use super::batch::Batch;
@@ -58,12 +57,9 @@ impl Nftables {
     /// Opens a socket in the namespace of the calling thread; `None` where the kernel has no
     /// netfilter netlink.
     pub(crate) fn open() -> io::Result<Option<Self>> {
-        let Some(mut socket) = socket::if_supported(Socket::new(NETLINK_NETFILTER))? else {
+        let Some(socket) = socket::open_netfilter()? else {
             return Ok(None);
         };
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        socket::set_receive_timeout(&socket)?;
         Ok(Some(Self {
             socket,
             buffer: Vec::with_capacity(64 * 1024),
