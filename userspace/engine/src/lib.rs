@@ -16,6 +16,7 @@ mod cancellation;
 mod chain;
 mod change;
 mod collect;
+mod commands;
 mod complete;
 mod conditions;
 mod configure;
