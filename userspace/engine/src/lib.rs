@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attachment_state;
 mod background;
 mod before;
 mod cancellation;
