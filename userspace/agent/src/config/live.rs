@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Config;
 
-/// The configuration in effect. Who reads a key here at each use follows its reloads.
+/// The configuration in effect. Code that reads a key here at each use follows reloads.
 #[derive(Debug)]
 pub(crate) struct LiveConfig(RwLock<Arc<Config>>);
 
