@@ -34,7 +34,10 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
         ],
     ),
     ("plugin", &["abi", "api", "cni", "invoke", "ipam", "model"]),
-    ("ctl", &["abi", "api", "cni", "invoke", "model"]),
+    (
+        "ctl",
+        &["abi", "api", "cni", "invoke", "model", "planner", "steps"],
+    ),
 ];
 
 /// Crates without effects.
