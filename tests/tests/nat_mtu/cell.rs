@@ -255,8 +255,11 @@ impl Cell {
     }
 }
 
-/// Returns IPv4 options, or IPv6 extension headers, that no router changes, with their names.
-fn options(like: IpAddr) -> Vec<(&'static str, Vec<(u8, Vec<u8>)>)> {
+/// IPv4 options or IPv6 extension headers, as in [`Frame::options`].
+type Options = Vec<(u8, Vec<u8>)>;
+
+/// Returns options that no router changes, with their names.
+fn options(like: IpAddr) -> Vec<(&'static str, Options)> {
     if like.is_ipv4() {
         let nothing = vec![1; 4];
         // RFC 2113.
