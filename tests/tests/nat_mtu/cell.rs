@@ -255,8 +255,11 @@ impl Cell {
     }
 }
 
-/// Returns IPv4 options, or IPv6 extension headers, that no router changes, with their names.
-fn options(like: IpAddr) -> Vec<(&'static str, Vec<(u8, Vec<u8>)>)> {
+/// IPv4 options or IPv6 extension headers, as in [`Frame::options`].
+type Options = Vec<(u8, Vec<u8>)>;
+
+/// Returns options that no router changes, with their names.
+fn options(like: IpAddr) -> Vec<(&'static str, Options)> {
     if like.is_ipv4() {
         let nothing = vec![1; 4];
         // RFC 2113.
@@ -272,6 +275,16 @@ fn options(like: IpAddr) -> Vec<(&'static str, Vec<(u8, Vec<u8>)>)> {
         ("destination options", vec![(60, padding())]),
         ("hop-by-hop options", vec![(0, padding()), (60, padding())]),
     ]
+}
+
+/// Excludes a socket from path MTU discovery.
+pub(crate) fn omit_discovery(socket: &UdpSocket) -> Result<()> {
+    if socket.local_addr()?.is_ipv4() {
+        set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::OMIT)?;
+    } else {
+        set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::OMIT)?;
+    }
+    Ok(())
 }
 
 fn timed_out(error: &anyhow::Error) -> bool {

@@ -81,12 +81,12 @@ pub(super) fn is_source_of_routers_error(case: &Case<'_>) -> bool {
     case.ours
         .iter()
         .all(|it| is_routers(it) && is_about_moved(it))
-        && case.theirs.iter().all(is_of_peer)
+        && case.theirs.iter().all(|it| is_of_peer(it))
         && without_source(&case.ours) == without_source(&case.theirs)
 }
 
 /// Returns whether an error comes from the destination of the quoted packet.
-fn is_of_peer(arrival: &&Arrival) -> bool {
+fn is_of_peer(arrival: &Arrival) -> bool {
     let quote = arrival.wire.quote();
     quote.is_some_and(|quote| quote.destination == arrival.wire.source)
 }
