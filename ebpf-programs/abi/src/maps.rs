@@ -68,9 +68,6 @@ macro_rules! for_each_map {
             /// Event table: one element. `BPF_F_MMAPABLE` aligns it to a cache line.
             EVENTS = Array<u32, Events>[1] | MMAPABLE;
 
-            /// Single hosts to which pods keep their own addresses, with the value 1.
-            DIRECT_HOSTS = Hash<Address, u32>[1_024] => direct_host in direct_hosts;
-
             /// Offload table, by the tuple as netfilter sees it. A connection has an entry per
             /// direction.
             OFFLOADED = Hash<Tuple, Offloaded>[131_072] | NO_PREALLOC;

@@ -240,11 +240,6 @@ drop_reasons! {
     InternalNetwork = 30, "internal-network",
         at "from_pod, to_pod, uplink_in, uplink_out",
         do "Publish a port of the pod, or attach the pod to a second network that is not internal.";
-    /// The packet is for the broadcast address 255.255.255.255, and its frame for the node: no
-    /// router forwards it.
-    LimitedBroadcast = 31, "limited-broadcast",
-        at "from_pod",
-        do "Send broadcasts to the broadcast MAC address: they stay on the bridge.";
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@
 
 use abi::{DropReason, SettingsFlags, UplinkFlags};
 
-use crate::address::is_broadcast;
 use crate::hostport_from_pod::{self, address_to_bridge};
 use crate::masquerade::is_masqueraded;
 use crate::node::Node;
@@ -42,9 +41,6 @@ pub(crate) fn check<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> 
         return Ok(());
     };
     let is_routed = has_mac(env, DESTINATION_MAC, mac);
-    if is_routed && is_broadcast(&work.headers.tuple.destination) {
-        return Err(DropReason::LimitedBroadcast);
-    }
     let is_unassigned = is_routed && row_cache::is_unassigned(env, work);
     let is_too_large = !is_routed && is_discarded_by_bridge(env, work, bridge);
     if !(is_routed && enabled || is_unassigned || is_too_large) {

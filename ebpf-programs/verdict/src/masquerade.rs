@@ -146,7 +146,6 @@ pub(crate) fn is_masqueraded<E: Node>(node: &E, work: &Work) -> bool {
         && !is_broadcast(destination)
         && !is_link_local_v6(destination)
         && !node.is_local(destination)
-        && node.direct_host(destination).is_none()
         && node.prefix_class(destination) & (PrefixClass::NO_MASQUERADE | PrefixClass::PODS) == 0
 }
 

@@ -228,10 +228,6 @@ keys! {
     /// capabilities and seccomp [default: on]
     #[arg(long, value_name = "LAYERS")]
     sandbox: Option<String>,
-    /// Time in seconds that requests and file accesses of the agent get to end when it stops: 1 to
-    /// 60 [default: 2]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u8).range(1..=60))]
-    stop_timeout: Option<u8>,
     /// Log level: error, warn, info, debug, trace or off, optionally with a comma-separated list of
     /// target=level, such as info,engine=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
@@ -280,9 +276,6 @@ config! {
         default: limit_keys::rates("default", keys.ingress_default, keys.egress_default)?,
         ceiling: limit_keys::rates("ceiling", keys.ingress_ceiling, keys.egress_ceiling)?,
     },
-    /// Time for threads with file accesses to end.
-    Restart "stop-timeout" => stop_timeout: Duration =
-        Duration::from_secs(keys.stop_timeout.unwrap_or(2).into()),
     Restart "datapath-object" => datapath_object: Option<PathBuf> = keys.datapath_object,
     /// Directories of CNI configurations and plugins.
     Restart "cni-conf-dir, cni-bin-dir" => installation: Directories = Directories {

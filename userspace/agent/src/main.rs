@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use api::Spool;
@@ -49,6 +49,9 @@ use crate::telemetry::log;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::rates::RateSampler;
+
+/// Time that threads with file accesses get to finish when the agent stops.
+const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     log::abort_on_panic();
@@ -95,7 +98,6 @@ fn run(options: Options) -> Result<()> {
         .context("cannot start the runtime")?;
     let (socket, files) = (config.socket.clone(), WatchedFiles::of(&config));
     let interval = config.drop_event_interval;
-    let stop_timeout = config.stop_timeout;
     let app = App {
         drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
         handle,
@@ -121,7 +123,7 @@ fn run(options: Options) -> Result<()> {
     let served = runtime.block_on(server::serve(listeners, files, app));
     // Dropping the runtime drops all handles to the engine, which then executes its queue and
     // returns. A thread that waits for a file system which does not answer ends with the process.
-    runtime.shutdown_timeout(stop_timeout);
+    runtime.shutdown_timeout(BLOCKED_THREADS_TIMEOUT);
     thread
         .join()
         .map_err(|_| anyhow!("the engine's thread panicked"))?;

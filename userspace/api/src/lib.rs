@@ -64,8 +64,6 @@ pub fn major_of(path: &str) -> Option<u32> {
 pub mod path {
     /// `GET`: [`crate::Status`].
     pub const STATUS: &str = "/v1/status";
-    /// `GET`: a list of [`crate::OperationView`]: requests without an answer.
-    pub const OPERATIONS: &str = "/v1/operations";
     /// `GET`: a list of [`crate::NetworkView`].
     pub const NETWORKS: &str = "/v1/networks";
     /// `GET`: a list of [`crate::AttachmentView`].

@@ -14,7 +14,6 @@ mod doctor;
 mod drops;
 mod exit_status;
 mod limit;
-mod operations;
 mod output;
 #[cfg(feature = "pages")]
 mod pages;
@@ -93,8 +92,6 @@ enum Verb {
     Drops(drops::Drops),
     /// Change the bandwidth limits of a running pod, effective immediately
     Limit(limit::Limit),
-    /// List the requests that the agent executes or has queued
-    Operations(operations::Operations),
     /// Show live send and receive rates of pods, with bars against their bandwidth limits
     Top(top::Top),
     /// Print all attachments of a container, as JSON unless another format is chosen
@@ -275,7 +272,6 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Flows(flows) => flows.run(client),
         Verb::Drops(drops) => drops.run(client),
         Verb::Limit(limit) => limit.run(client),
-        Verb::Operations(operations) => operations.run(client),
         Verb::Top(top) => top.run(client),
         Verb::Inspect { id, netns, output } => {
             let query = netns.map_or_else(String::new, |path| format!("?netns={path}"));

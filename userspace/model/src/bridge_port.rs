@@ -168,8 +168,6 @@ pub struct PortOptions {
     pub access: NetworkAccess,
     /// Whether the pod's end is left down, so that the container itself sets it up.
     pub left_down: bool,
-    /// Whether the pod does not announce addresses that had another MAC address.
-    pub silent: bool,
 }
 
 impl PortOptions {

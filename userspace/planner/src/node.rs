@@ -81,7 +81,6 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
     wanted.extend(sources_of(&of_uplinks));
-    wanted.extend(direct_hosts(intent));
     wanted.extend(container_link::entries(
         &containers,
         observed,
@@ -379,15 +378,6 @@ fn egress(intent: &NodeIntent, networks: &[&Network]) -> Entries {
         (!addresses.is_empty()).then_some((key, entry))
     };
     networks.iter().filter_map(of).collect()
-}
-
-/// Returns the entries of the non-masquerade CIDRs that are single hosts.
-fn direct_hosts(intent: &NodeIntent) -> Entries {
-    let is_host = |cidr: &&model::Cidr| cidr.prefix_len() == if cidr.is_ipv4() { 32 } else { 128 };
-    let hosts = intent.non_masquerade.iter().filter(is_host);
-    hosts
-        .map(|host| (EntryKey::DirectHost(host.network()), Entry::DirectHost))
-        .collect()
 }
 
 /// Returns the [`abi::SettingsFlags`]. `EXIT_CHECK` confines pods' packets to uplinks once all

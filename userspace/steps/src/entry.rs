@@ -67,8 +67,6 @@ pub enum EntryKey {
     Local(IpAddr),
     /// Prefix that decides whether packets to it are masqueraded.
     Prefix(Cidr),
-    /// Single host to which pods keep their own addresses.
-    DirectHost(IpAddr),
     /// Node-wide settings of the datapath.
     Settings,
 }
@@ -199,8 +197,6 @@ pub enum Entry {
         /// Whether every address of it that is in use is a pod's or the node's.
         complete: bool,
     },
-    /// A single host to which pods keep their own addresses.
-    DirectHost,
     /// Node-wide settings of the datapath.
     Settings(abi::Settings),
 }
@@ -228,7 +224,6 @@ macro_rules! link_of {
             | EntryKey::Hostport { .. }
             | EntryKey::Local(_)
             | EntryKey::Prefix(_)
-            | EntryKey::DirectHost(_)
             | EntryKey::Settings => None,
         }
     };
@@ -248,7 +243,6 @@ impl EntryKey {
             Self::Uplink(_) => maps::UPLINKS.shape(),
             Self::Local(_) => maps::LOCALS.shape(),
             Self::Prefix(_) => maps::PREFIXES.shape(),
-            Self::DirectHost(_) => maps::DIRECT_HOSTS.shape(),
             Self::Settings => maps::SETTINGS.shape(),
         }
     }
@@ -272,8 +266,7 @@ impl EntryKey {
             | Self::Egress(_)
             | Self::Uplink(_)
             | Self::Local(_)
-            | Self::Prefix(_)
-            | Self::DirectHost(_) => true,
+            | Self::Prefix(_) => true,
             Self::Pod(_)
             | Self::Limit(_)
             | Self::Interface(_)
@@ -298,7 +291,6 @@ impl EntryKey {
             }
             Self::Local(_) => matches!(entry, Entry::Local),
             Self::Prefix(_) => matches!(entry, Entry::Prefix { .. }),
-            Self::DirectHost(_) => matches!(entry, Entry::DirectHost),
             Self::Settings => matches!(entry, Entry::Settings(_)),
         }
     }
@@ -319,7 +311,6 @@ macro_rules! links_of {
             | Entry::Uplink { .. }
             | Entry::Local
             | Entry::Prefix { .. }
-            | Entry::DirectHost
             | Entry::Settings(_) => [None, None],
         }
     };
@@ -345,7 +336,6 @@ impl Entry {
             | Self::Uplink { .. }
             | Self::Local
             | Self::Prefix { .. }
-            | Self::DirectHost
             | Self::Settings(_) => false,
         }
     }
@@ -364,7 +354,6 @@ impl Entry {
             | Self::Uplink { .. }
             | Self::Local
             | Self::Prefix { .. }
-            | Self::DirectHost
             | Self::Settings(_) => None,
         }
     }
@@ -401,7 +390,6 @@ impl fmt::Display for EntryKey {
             Self::Uplink(link) => write!(f, "uplink {link}"),
             Self::Local(address) => write!(f, "local address {address}"),
             Self::Prefix(cidr) => write!(f, "prefix {cidr}"),
-            Self::DirectHost(address) => write!(f, "direct host {address}"),
             Self::Settings => f.write_str("settings"),
         }
     }
@@ -454,7 +442,6 @@ impl fmt::Display for Entry {
                 f.write_str(if *open { "" } else { ", closed" })
             }
             Self::Local => f.write_str("local"),
-            Self::DirectHost => f.write_str("direct host"),
             Self::Prefix {
                 no_masquerade,
                 pods,

@@ -185,15 +185,3 @@ fn a_frame_to_a_pod_on_the_bridge_is_not_changed_where_the_node_reports_nothing(
         }
     }
 }
-
-#[test]
-fn broadcasts_to_the_nodes_mac_address_are_dropped() {
-    let broadcast = abi::Address::v4([255; 4]);
-    for world in nodes() {
-        for body in bodies() {
-            let frame = Frame::new(pod()[0], broadcast, body);
-            let verdict = from_pod(&world, frame, bridge_mac());
-            assert_eq!(verdict, Verdict::Drop(DropReason::LimitedBroadcast));
-        }
-    }
-}

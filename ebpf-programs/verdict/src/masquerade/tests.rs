@@ -3,9 +3,7 @@
 use abi::{Address, Port, Settings, Source, Uplink};
 use proptest::prelude::*;
 
-use super::{TRIES, is_masqueraded, port_candidate, source_v4, source_v6};
-use crate::simulator::World;
-use crate::work::Work;
+use super::{TRIES, port_candidate, source_v4, source_v6};
 
 fn address(text: &str) -> Address {
     match text.parse().unwrap() {
@@ -24,18 +22,6 @@ fn uplink(sources: &[(&str, u32)]) -> Uplink {
         };
     }
     uplink
-}
-
-#[test]
-fn packets_to_a_direct_host_are_not_masqueraded() {
-    let mut world = World::default();
-    let mut work = Work::default();
-    work.headers.tuple.source = address("10.1.0.2");
-    work.headers.tuple.destination = address("203.0.113.7");
-    work.endpoint.flags = abi::EndpointFlags::MASQUERADE_V4;
-    assert!(is_masqueraded(&world, &work));
-    world.direct_hosts.insert(address("203.0.113.7"), 1);
-    assert!(!is_masqueraded(&world, &work));
 }
 
 #[test]

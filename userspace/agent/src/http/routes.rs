@@ -87,7 +87,6 @@ fn paths() -> Router<Arc<App>> {
         .route(path::STATUS, get(status))
         .route(path::POD_CIDRS, get(pod_cidrs).put(put_pod_cidrs))
         .route(path::HAIRPIN_MODE, get(hairpin_mode).put(put_hairpin_mode))
-        .route(path::OPERATIONS, get(operations))
         .route(path::NETWORKS, get(networks))
         .route(path::ATTACHMENTS, get(attachments))
         .route(path::ATTACHMENT, get(attachment))
@@ -150,13 +149,13 @@ async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
         .unwrap_or_default();
     let mut status = view::status(&app.handle.live_status(), uptime, features, &offloaded);
     status.losses = app.losses.views().to_vec();
-    status.operations = operations(State(app)).await.0;
+    status.operations = app
+        .handle
+        .operations()
+        .iter()
+        .map(view::operation)
+        .collect();
     Json(status)
-}
-
-async fn operations(State(app): State<Arc<App>>) -> Json<Vec<api::OperationView>> {
-    let operations = app.handle.operations();
-    Json(operations.iter().map(view::operation).collect())
 }
 
 async fn pod_cidrs(State(app): State<Arc<App>>) -> Json<PodCidrs> {

@@ -78,10 +78,6 @@ bridge_keys! {
     enable_dad: Option<bool> = config.flag("enabledad")?;
     default network: check_matches("enabledad", keys.enable_dad, Some(false));
 
-    /// `announce`: addresses that had another MAC address are announced. The default is true.
-    announce: Option<bool> = config.flag("announce")?;
-    default network: check_matches("announce", keys.announce, Some(true));
-
     /// `macspoofchk`: source addresses of the pod are checked. The default is true.
     mac_spoof_check: Option<bool> = config.flag("macspoofchk")?;
     default network: check_matches("macspoofchk", keys.mac_spoof_check, Some(true));
@@ -142,7 +138,6 @@ impl BridgeKeys {
                 ingress: self.ingress.unwrap_or_default(),
                 access: NetworkAccess::new(on(self.internal), self.direct_access != Some(false)),
                 left_down: on(self.leaves_down),
-                silent: self.announce == Some(false),
             },
         }
     }

@@ -14,7 +14,6 @@ use crate::bpf::table::{HashTable, Table};
 use crate::error::{OpenError, io_error};
 use crate::netlink::ifindex::Names;
 
-mod direct_hosts;
 mod egress;
 mod endpoints;
 mod hostports;
@@ -79,7 +78,6 @@ planned! {
     Uplink in uplinks: HashTable<uplinks::Uplinks>;
     Local in locals: HashTable<locals::Locals>;
     Prefix in prefixes: prefixes::Prefixes;
-    DirectHost in direct_hosts: HashTable<direct_hosts::DirectHosts>;
     Settings in settings: settings::Settings;
 }
 

@@ -60,15 +60,3 @@ fn a_port_of_other_software_opens_the_subnets_of_its_bridge() {
         all_are(true, &observed, &Records::new());
     }
 }
-
-#[test]
-fn non_masquerade_cidrs_that_are_single_hosts_are_direct_hosts() {
-    let mut intent = node_intent();
-    intent.non_masquerade = ["203.0.113.7/32", "198.51.100.0/24"].map(parse).into();
-    let planned = plan_node(&intent, &bare_node(), &Records::new()).plan;
-    let hosts: Vec<String> = (planned.steps().iter().filter_map(written))
-        .filter(|(_, entry)| *entry == Entry::DirectHost)
-        .map(|(key, _)| key.to_string())
-        .collect();
-    assert_eq!(hosts, ["direct host 203.0.113.7"]);
-}
