@@ -81,14 +81,13 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
     wanted.extend(sources_of(&of_uplinks));
-    wanted.extend(egress(intent, &accepted));
     wanted.extend(container_link::entries(
         &containers,
         observed,
         records,
         &fallback,
     ));
-    wanted.extend(network_entries(&accepted, &planned));
+    wanted.extend(of_networks(intent, &accepted, &planned));
     plan.append(put_missing(&wanted, &observed.entries));
     // After the local entries: flows whose source address is not local are removed.
     plan.append(put_missing(&of_uplinks, &observed.entries));
@@ -352,6 +351,17 @@ fn sources_of(uplinks: &Entries) -> Entries {
     });
     let local = |own: &InterfaceAddress| (EntryKey::Local(own.address), Entry::Local);
     sources.flatten().map(local).collect()
+}
+
+/// Returns the entries of networks: gateways of their bridges, and egress addresses.
+fn of_networks(
+    intent: &NodeIntent,
+    networks: &[&Network],
+    bridges: &BTreeMap<IfName, NodeLink>,
+) -> Entries {
+    let mut entries = network_entries(networks, bridges);
+    entries.extend(egress(intent, networks));
+    entries
 }
 
 /// Returns the egress entries, one per bridge: networks that share a bridge share its egress

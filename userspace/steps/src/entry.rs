@@ -322,6 +322,42 @@ impl Entry {
         links_of!(self).into_iter().flatten()
     }
 
+    /// Returns whether the entry belongs to an attachment. Without one it is stale.
+    pub fn is_of_pod(&self) -> bool {
+        match self {
+            Self::Pod { .. }
+            | Self::Limit { .. }
+            | Self::Interface { .. }
+            | Self::Endpoint { .. }
+            | Self::Hostport { .. } => true,
+            Self::FreePod { .. }
+            | Self::Network { .. }
+            | Self::Egress { .. }
+            | Self::Uplink { .. }
+            | Self::Local
+            | Self::Prefix { .. }
+            | Self::Settings(_) => false,
+        }
+    }
+
+    /// Returns the generation of the attachment that the entry belongs or belonged to.
+    pub fn generation(&self) -> Option<u32> {
+        match self {
+            Self::Pod { generation, .. }
+            | Self::FreePod { generation }
+            | Self::Limit { generation, .. }
+            | Self::Endpoint { generation, .. }
+            | Self::Hostport { generation, .. } => Some(*generation),
+            Self::Interface { .. }
+            | Self::Network { .. }
+            | Self::Egress { .. }
+            | Self::Uplink { .. }
+            | Self::Local
+            | Self::Prefix { .. }
+            | Self::Settings(_) => None,
+        }
+    }
+
     /// Returns whether the value refers to a link that is gone.
     pub fn refers_to_gone_link(&self) -> bool {
         links_of!(self).into_iter().flatten().any(LinkRef::is_gone)
