@@ -31,7 +31,7 @@ pub use flow_cache::{JIFFY, Memory};
 pub use fragment_store::Ring;
 pub use place::Place;
 pub use shape::SharedBucket;
-pub use world::World;
+pub use world::{Tables, World};
 
 /// A simulated node with one CPU.
 #[derive(Clone, Debug, Default)]
