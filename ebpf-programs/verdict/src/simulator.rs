@@ -274,8 +274,8 @@ impl HookStages for Simulator {
         stages::report_delivered(&mut self.world, &mut self.work);
     }
 
-    fn find_uplink_flow(&mut self, uplink: u32) -> bool {
-        stages::find_uplink_flow(&mut self.world, &mut self.work, uplink)
+    fn find_bypass_translation(&mut self, uplink: u32) -> bool {
+        stages::find_bypass_translation(&mut self.world, &mut self.work, uplink)
     }
 
     fn forward_to_pod(&mut self) -> Verdict {

@@ -64,11 +64,14 @@ fn bypass(text: &mut String, view: &BypassView) {
     let active = if view.active { "active" } else { "not active" };
     line(text, "Bypass", format!("{active} ({})", view.mode));
     if view.offload.active {
-        let offloaded = view.offload.offloaded;
+        let (all, translated) = (view.offload.offloaded, view.offload.translated);
         line(
             text,
             "",
-            format!("offload beside rules: {offloaded} flow directions bypass them"),
+            format!(
+                "offload beside rules: {all} flow directions bypass them, {translated} of them \
+                 translated by netfilter"
+            ),
         );
         for (reason, count) in &view.offload.on_stack {
             line(
