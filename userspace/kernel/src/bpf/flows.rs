@@ -40,7 +40,7 @@ impl FlowReader {
         Ok(table)
     }
 
-    fn entries(&self) -> io::Result<FlowTable> {
+    pub(crate) fn entries(&self) -> io::Result<FlowTable> {
         let map = self.map(maps::FLOWS)?;
         let flows: Hash<Wire<Tuple>, Wire<Flow>> =
             HashMap::try_from(Map::HashMap(map)).map_err(|error| io_error(&error))?;
