@@ -19,6 +19,7 @@ mod output;
 mod pages;
 mod render;
 mod top;
+mod why;
 
 use std::borrow::Cow;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
@@ -90,6 +91,9 @@ enum Verb {
     Flows(Flows),
     /// Show dropped packets as they occur: time, pod, program, reason, addresses, and what to do
     Drops(drops::Drops),
+    /// Explain what happens to a packet and to its answer, decision by decision; exit with status 1
+    /// if one of them does not arrive
+    Why(why::Why),
     /// Change the bandwidth limits of a running pod, effective immediately
     Limit(limit::Limit),
     /// Show live send and receive rates of pods, with bars against their bandwidth limits
@@ -209,12 +213,12 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let read_only = api::read_only_socket(&options.socket);
     let client = Client::new(options.socket).or_read_only(read_only);
-    let done = if let Verb::Doctor(doctor) = &options.verb {
-        diagnose(doctor, &client)
-    } else {
-        run(options.verb, &client)
+    let done = match options.verb {
+        Verb::Doctor(doctor) => diagnose(&doctor, &client),
+        Verb::Why(why) => explain(why, &client),
+        verb => run(verb, &client)
             .and_then(|text| print(&text))
-            .map(|()| ExitCode::SUCCESS)
+            .map(|()| ExitCode::SUCCESS),
     };
     match done {
         Ok(code) => code,
@@ -234,6 +238,17 @@ fn diagnose(doctor: &doctor::Doctor, client: &Client) -> Result<ExitCode> {
         None => doctor::render(&report),
     })?;
     Ok(if report.healthy {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints the explanation; the exit code says whether packet and answer arrive.
+fn explain(why: why::Why, client: &Client) -> Result<ExitCode> {
+    let (text, passes) = why.run(client)?;
+    print(&text)?;
+    Ok(if passes {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -271,6 +286,8 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         }
         Verb::Flows(flows) => flows.run(client),
         Verb::Drops(drops) => drops.run(client),
+        // Has an exit code of its own.
+        Verb::Why(why) => Ok(why.run(client)?.0),
         Verb::Limit(limit) => limit.run(client),
         Verb::Top(top) => top.run(client),
         Verb::Inspect { id, netns, output } => {
