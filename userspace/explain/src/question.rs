@@ -39,7 +39,7 @@ pub fn sender_of(tables: &DatapathTables, address: &Address) -> Sender {
             .get(&slot)
             .is_some_and(|pod| pod.generation == generation && pod.interface != 0)
     };
-    if tables.locals.contains(address) {
+    if tables.locals.contains(address) || is_loopback(address) {
         return Sender::Node;
     }
     match tables.endpoints.get(address) {
@@ -55,6 +55,16 @@ impl Question {
     /// identifier in its destination port.
     pub(crate) fn answer(tuple: &Tuple) -> Tuple {
         tuple.reverse()
+    }
+}
+
+/// Returns whether the address is one of 127.0.0.0/8, or ::1.
+pub(crate) const fn is_loopback(address: &Address) -> bool {
+    match address.bytes() {
+        [.., first, _, _, _] if address.is_v4() => first == 127,
+        [start @ .., last] => {
+            last == 1 && matches!(start, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 use abi::{Address, DropReason, EndpointFlags, SettingsFlags};
 use verdict::simulator::Place;
 use verdict::simulator::example::{
-    HOSTPORT, OTHER_POD, POD, POD_PORT, no_pod, node, other_pod, pod, remote,
+    HOSTPORT, OTHER_POD, POD, POD_PORT, gateway, no_pod, node, other_pod, pod, remote,
 };
 
-use crate::testing::{FAR_POD, explain, far_pod, shown, tcp, world};
-use crate::{Outcome, Sender};
+use crate::testing::{FAR_POD, explain, far_pod, shown, snapshot, tcp, world};
+use crate::{Outcome, Sender, sender_of};
 
 #[test]
 fn a_pod_reaches_another_one_by_the_bridge_and_gets_the_answer() {
@@ -70,6 +70,28 @@ fn the_node_reaches_a_published_port_by_its_own_address() {
     let explanation = explain(&world, Sender::Node, tuple);
     assert!(explanation.passes());
     insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn the_node_reaches_a_published_port_by_its_loopback_address() {
+    let mut world = world();
+    world.settings.netns_cookie = 7;
+    for (own, gateway) in [
+        (Address::v4([127, 0, 0, 1]), gateway()[0]),
+        (loopback_v6(), gateway()[1]),
+    ] {
+        let tuple = tcp(own, own, [40_000, HOSTPORT]);
+        let sender = sender_of(&snapshot(&world).tables, &own);
+        assert_eq!(sender, Sender::Node);
+        let explanation = explain(&world, sender, tuple);
+        assert!(explanation.passes(), "{}", shown(&explanation));
+        assert_eq!(explanation.request.outcome, Outcome::Pod { slot: POD });
+        assert_eq!(explanation.request.arrived.source, gateway);
+    }
+}
+
+fn loopback_v6() -> Address {
+    Address::v6(std::net::Ipv6Addr::LOCALHOST.octets())
 }
 
 #[test]

@@ -9,7 +9,7 @@ use verdict::simulator::Place;
 use crate::explanation::{Decision, Explanation, HookRun, Leg, Outcome, Step};
 use crate::frame;
 use crate::node::Node;
-use crate::question::{Question, Sender};
+use crate::question::{Question, Sender, is_loopback};
 use crate::sentences::{end, ends};
 use crate::snapshot::{address, ip, route};
 
@@ -235,8 +235,15 @@ impl<'a> Walk<'a> {
         } else {
             abi::maps::programs::CONNECT6
         };
-        let pod = self.node.world().endpoints.get(&target.address);
-        let pod = self.node.facts.pod_name(pod.map_or(0, |pod| pod.pod));
+        let slot = world.endpoints.get(&target.address).map_or(0, |it| it.pod);
+        let bridge = self.pod(slot).map_or(0, |pod| pod.network);
+        let network = self.node.world().networks.get(&bridge).copied();
+        if is_loopback(&tuple.source) {
+            // The kernel chooses the source address by the route to the pod.
+            let family = target.address.family();
+            tuple.source = network.unwrap_or_default().gateway(family);
+        }
+        let pod = self.node.facts.pod_name(slot);
         let at = end(tuple, &target.address, target.port);
         let text = format!("{asked} is published: the socket is connected to {pod} at {at}");
         self.say(program, Decision::Hostport, text);
