@@ -33,7 +33,7 @@ pub use fragment_store::Ring;
 pub use lookups::{EgressRoute, KernelLookups};
 pub use place::Place;
 pub use shape::SharedBucket;
-pub use world::World;
+pub use world::{Tables, World};
 
 /// A simulated node with one CPU.
 #[derive(Clone, Debug, Default)]

@@ -209,6 +209,13 @@ impl Cell {
             frame
         };
         self.expect_quote(&frame(WIDE).packet(), mtu)?;
+        for (name, options) in options(from.ip()) {
+            let length: usize = options.iter().map(|(_, bytes)| bytes.len()).sum();
+            let of_numbers = if from.is_ipv4() { 0 } else { 2 * options.len() };
+            let mut packet = frame(WIDE - u32::try_from(length + of_numbers)?);
+            packet.options = options;
+            self.expect_quote(&packet.packet(), mtu).context(name)?;
+        }
         if !from.is_ipv4() {
             let [first, second] = frame(2 * 1448 + 40).fragments(0x77, 1448);
             self.expect_quote(&first, mtu).context("first fragment")?;
@@ -246,6 +253,25 @@ impl Cell {
         self.check_quotes(mtu).context("quotes")?;
         self.check_fragmentation().context("fragmentation")
     }
+}
+
+/// Returns IPv4 options, or IPv6 extension headers, that no router changes, with their names.
+fn options(like: IpAddr) -> Vec<(&'static str, Vec<(u8, Vec<u8>)>)> {
+    if like.is_ipv4() {
+        let nothing = vec![1; 4];
+        // RFC 2113.
+        let router_alert = vec![0x94, 4, 0, 0];
+        return vec![
+            ("options without meaning", vec![(0, nothing.clone())]),
+            ("two options", vec![(0, nothing), (0, router_alert)]),
+        ];
+    }
+    // PadN of RFC 8200.
+    let padding = || vec![1, 4, 0, 0, 0, 0];
+    vec![
+        ("destination options", vec![(60, padding())]),
+        ("hop-by-hop options", vec![(0, padding()), (60, padding())]),
+    ]
 }
 
 fn timed_out(error: &anyhow::Error) -> bool {

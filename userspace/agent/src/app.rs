@@ -1,14 +1,14 @@
 //! State that all request handlers share.
 
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use engine::Handle;
 use kernel::RuleReader;
-use planner::DeclaredNetworks;
 
 use crate::cni::foreign_files::FileAccess;
 use crate::cni::spool::SpoolReplay;
+use crate::config::live::LiveConfig;
 use crate::http::answers::AnswerMemory;
 use crate::http::body::RequestMemory;
 use crate::http::flows::FlowSource;
@@ -28,10 +28,7 @@ use crate::telemetry::rates::RateSampler;
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) handle: Handle,
-    /// Key of the pod annotation with port mappings.
-    pub(crate) hostport_annotation: RwLock<Option<String>>,
-    /// Bridges and subnets that networks of CNI configurations may use.
-    pub(crate) declared_networks: RwLock<DeclaredNetworks>,
+    pub(crate) config: LiveConfig,
     pub(crate) request_memory: RequestMemory,
     pub(crate) answers: AnswerMemory,
     pub(crate) file_access: FileAccess,

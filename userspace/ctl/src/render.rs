@@ -7,7 +7,7 @@ mod losses;
 mod ports;
 mod sandbox;
 mod shaper;
-mod table;
+pub(crate) mod table;
 mod versions;
 mod why;
 

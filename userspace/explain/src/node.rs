@@ -122,14 +122,17 @@ fn world(tables: DatapathTables, links: &BTreeMap<u32, LinkFacts>) -> World {
         .iter()
         .map(|(index, link)| (*index, link.mtu))
         .collect();
-    World {
-        settings: tables.settings,
+    let lookups = verdict::simulator::Tables {
         interfaces: tables.interfaces,
         endpoints: tables.endpoints,
         hostports: tables.hostports,
         networks: tables.networks,
         egress: tables.egress,
         uplinks: tables.uplinks,
+    };
+    World {
+        settings: tables.settings,
+        tables: lookups,
         locals: tables.locals,
         prefixes: tables.prefixes,
         flows: tables.flows,

@@ -434,22 +434,9 @@ fn put_missing(wanted: &Entries, present: &Entries) -> Plan {
 /// Where a local address or an uplink is removed, a sweep removes its flows at once: their packets
 /// would leave with an address that the node no longer has.
 fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
-    let of_node = |key: &EntryKey| match key {
-        EntryKey::Egress(_)
-        | EntryKey::Network(_)
-        | EntryKey::Uplink(_)
-        | EntryKey::Local(_)
-        | EntryKey::Prefix(_) => true,
-        EntryKey::Pod(_)
-        | EntryKey::Interface(_)
-        | EntryKey::Endpoint(_)
-        | EntryKey::Hostport { .. }
-        | EntryKey::Limit(_)
-        | EntryKey::Settings => false,
-    };
     let stale = present
         .iter()
-        .filter(|(key, _)| of_node(key) && !wanted.contains_key(key));
+        .filter(|(key, _)| key.is_of_node() && !wanted.contains_key(key));
     let mut plan = Plan::of(stale.map(|(key, previous)| Step::RemoveEntry {
         key: key.clone(),
         previous: previous.clone(),

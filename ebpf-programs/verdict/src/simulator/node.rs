@@ -1,8 +1,7 @@
 //! [`Node`] for the simulator: BPF helpers and maps in ordinary Rust.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, HeldHeader,
-    Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
+    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, Settings, Tuple,
 };
 
 use super::World;
@@ -140,30 +139,6 @@ impl Node for World {
 
     fn pod(&self, slot: u32) -> Option<&Pod> {
         self.pods.get(slot as usize)
-    }
-
-    fn interface(&self, interface: u32) -> Option<&Interface> {
-        self.interfaces.get(&interface)
-    }
-
-    fn endpoint(&self, address: &Address) -> Option<&Endpoint> {
-        self.endpoints.get(address)
-    }
-
-    fn hostport(&self, key: &HostportKey) -> Option<&Hostport> {
-        self.hostports.get(key)
-    }
-
-    fn network(&self, bridge: u32) -> Option<&Network> {
-        self.networks.get(&bridge)
-    }
-
-    fn egress(&self, bridge: u32) -> Option<&Egress> {
-        self.egress.get(&bridge)
-    }
-
-    fn uplink(&self, interface: u32) -> Option<&Uplink> {
-        self.uplinks.get(&interface)
     }
 
     fn is_local(&self, address: &Address) -> bool {

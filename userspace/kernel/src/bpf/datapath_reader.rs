@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use abi::{Bucket, Events, Limit, PrefixKey, maps};
-use aya::Pod;
-use aya::maps::{Array, HashMap, IterableMap, LpmTrie, Map, MapData, MapError, MapInfo};
+use abi::maps::{self, MapDef};
+use abi::{Bucket, Limit, PrefixKey};
+use aya::maps::MapInfo;
 use nix::time::{ClockId, clock_gettime};
 use steps::DatapathTables;
 
 use crate::ObserveError;
 use crate::bpf::flows::FlowReader;
-use crate::bpf::tables::Wire;
+use crate::bpf::map::{self, ANY, Hash, Layout, List, Trie};
 use crate::bpf::{batch, pinned_maps, pins};
 use crate::error::{Attempt as _, io_error};
 
@@ -67,37 +67,34 @@ impl DatapathReader {
 
     /// Copies the tables that only the agent writes.
     fn written_by_agent(&self) -> io::Result<DatapathTables> {
-        let pods = self.array::<Wire<abi::Pod>>(maps::PODS)?;
-        let limits = self.array::<Wire<Limit>>(maps::LIMITS)?;
         Ok(DatapathTables {
-            settings: self.first(maps::SETTINGS)?,
-            pods: of_array(pods, |pod: &abi::Pod| pod.generation != 0),
-            interfaces: self.hash::<u32, _, _, _>(maps::INTERFACES, |it| it)?,
-            endpoints: self.hash(maps::ENDPOINTS, |Wire(it): Wire<abi::Address>| it)?,
-            hostports: self.hash(maps::HOSTPORTS, |Wire(it): Wire<abi::HostportKey>| it)?,
-            networks: self.hash::<u32, _, _, _>(maps::NETWORKS, |it| it)?,
-            egress: self.hash::<u32, _, _, _>(maps::EGRESS, |it| it)?,
-            uplinks: self.hash::<u32, _, _, _>(maps::UPLINKS, |it| it)?,
-            locals: self.locals()?,
+            settings: self.first(&maps::SETTINGS)?,
+            pods: self.array(&maps::PODS, |pod| pod.generation != 0)?,
+            interfaces: self.hash(&maps::INTERFACES)?,
+            endpoints: self.hash(&maps::ENDPOINTS)?,
+            hostports: self.hash(&maps::HOSTPORTS)?,
+            networks: self.hash(&maps::NETWORKS)?,
+            egress: self.hash(&maps::EGRESS)?,
+            uplinks: self.hash(&maps::UPLINKS)?,
+            locals: self.hash(&maps::LOCALS)?.into_keys().collect(),
             prefixes: self.prefixes()?,
-            limits: of_array(limits, |limit: &Limit| limit.price != 0),
-            shaped_subnets: self.shaped_subnets()?,
+            limits: self.array(&maps::LIMITS, |limit| limit.price != 0)?,
+            shaped_subnets: self.trie(&maps::PEERS)?,
             ..DatapathTables::default()
         })
     }
 
     /// Copies the tables that programs write, too.
     fn add_state(&self, tables: &mut DatapathTables) -> io::Result<()> {
-        let live = self.array::<u64>(maps::LIVE)?;
+        let live = self.array(&maps::LIVE, |flows| *flows != 0)?;
         tables.live = live
             .into_iter()
             .map(|(account, flows)| (account, flows.cast_signed()))
-            .filter(|(_, flows)| *flows != 0)
             .collect();
         tables.buckets = self.buckets(&tables.limits)?;
-        tables.offloaded = self.hash(maps::OFFLOADED, |Wire(it): Wire<abi::Tuple>| it)?;
-        tables.events = self.first::<Events>(maps::EVENTS)?;
-        tables.flow_entries = MapInfo::from_pin(self.pin.join(maps::FLOWS))
+        tables.offloaded = self.hash(&maps::OFFLOADED)?;
+        tables.events = self.first(&maps::EVENTS)?;
+        tables.flow_entries = MapInfo::from_pin(self.pin.join(maps::FLOWS.name))
             .map_err(|error| io_error(&error))?
             .max_entries();
         tables.flows = self.flows.entries()?.entries;
@@ -105,103 +102,73 @@ impl DatapathReader {
     }
 
     fn epoch(&self) -> io::Result<u64> {
-        let epochs: Array<MapData, u64> = self.open(maps::EPOCHS, Map::Array)?;
-        let epoch = epochs.get(&maps::EPOCH_OF_TABLES, 0);
-        epoch.map_err(|error| io_error(&error))
-    }
-
-    fn open<T: TryFrom<Map, Error = MapError>>(
-        &self,
-        name: &str,
-        kind: impl FnOnce(MapData) -> Map,
-    ) -> io::Result<T> {
-        let map = MapData::from_pin(self.pin.join(name)).map_err(|error| io_error(&error))?;
-        T::try_from(kind(map)).map_err(|error| io_error(&error))
+        let epochs: List<u64> = map::open(&self.pin, &maps::EPOCHS)?;
+        let epoch = epochs.get(&maps::EPOCH_OF_TABLES, ANY);
+        Ok(epoch.map_err(|error| io_error(&error))?.0)
     }
 
     /// Returns the only element of an array.
-    fn first<T>(&self, name: &str) -> io::Result<T>
-    where
-        Wire<T>: Pod,
-    {
-        let array: Array<MapData, Wire<T>> = self.open(name, Map::Array)?;
-        let first = array.get(&0, 0).map_err(|error| io_error(&error))?;
-        Ok(first.0)
+    fn first<V: Layout>(&self, def: &MapDef<u32, V>) -> io::Result<V> {
+        let array: List<V> = map::open(&self.pin, def)?;
+        Ok(array.get(&0, ANY).map_err(|error| io_error(&error))?.0)
     }
 
-    fn array<V: Pod>(&self, name: &str) -> io::Result<Vec<(u32, V)>> {
-        let array: Array<MapData, V> = self.open(name, Map::Array)?;
-        batch::list(&array)
-    }
-
-    fn hash<K: Pod, V, To: Ord, Convert: Fn(K) -> To>(
+    /// Returns the elements of an array that are in use.
+    fn array<V: Layout>(
         &self,
-        name: &str,
-        key: Convert,
-    ) -> io::Result<BTreeMap<To, V>>
-    where
-        Wire<V>: Pod,
-    {
-        let hash: HashMap<MapData, K, Wire<V>> = self.open(name, Map::HashMap)?;
-        listed(&hash, key, |Wire(value)| value)
+        def: &MapDef<u32, V>,
+        is_used: impl Fn(&V) -> bool,
+    ) -> io::Result<BTreeMap<u32, V>> {
+        let array: List<V> = map::open(&self.pin, def)?;
+        let elements = batch::list(&array)?.into_iter();
+        Ok(elements
+            .map(|(index, element)| (index, element.0))
+            .filter(|(_, element)| is_used(element))
+            .collect())
     }
 
-    fn locals(&self) -> io::Result<std::collections::BTreeSet<abi::Address>> {
-        let hash: HashMap<MapData, Wire<abi::Address>, u32> =
-            self.open(maps::LOCALS, Map::HashMap)?;
-        let entries = batch::list(&hash)?;
-        Ok(entries.into_iter().map(|(address, _)| address.0).collect())
+    fn hash<K: Layout + Ord, V: Layout>(&self, def: &MapDef<K, V>) -> io::Result<BTreeMap<K, V>> {
+        let hash: Hash<K, V> = map::open(&self.pin, def)?;
+        let entries = batch::list(&hash)?.into_iter();
+        Ok(entries.map(|(key, value)| (key.0, value.0)).collect())
+    }
+
+    /// Returns the entries of a trie, with their prefix lengths in bits.
+    fn trie<K: Layout + Ord, V: Layout>(
+        &self,
+        def: &MapDef<K, V>,
+    ) -> io::Result<BTreeMap<(K, u32), V>> {
+        let trie: Trie<K, V> = map::open(&self.pin, def)?;
+        let entries = batch::list(&trie)?.into_iter();
+        Ok(entries
+            .map(|(key, value)| ((key.data().0, key.prefix_len()), value.0))
+            .collect())
     }
 
     fn prefixes(&self) -> io::Result<BTreeMap<PrefixKey, u32>> {
-        let trie: LpmTrie<MapData, Wire<abi::Address>, u32> =
-            self.open(maps::PREFIXES, Map::LpmTrie)?;
-        listed(
-            &trie,
-            |key| PrefixKey {
-                prefix_len: key.prefix_len(),
-                address: key.data().0,
-            },
-            |class| class,
-        )
-    }
-
-    fn shaped_subnets(&self) -> io::Result<BTreeMap<(abi::ShapedSubnetKey, u32), u32>> {
-        let trie: LpmTrie<MapData, Wire<abi::ShapedSubnetKey>, u32> =
-            self.open(maps::PEERS, Map::LpmTrie)?;
-        listed(&trie, |key| (key.data().0, key.prefix_len()), |it| it)
+        let prefix = |((address, prefix_len), class)| {
+            let key = PrefixKey {
+                prefix_len,
+                address,
+            };
+            (key, class)
+        };
+        Ok(self
+            .trie(&maps::PREFIXES)?
+            .into_iter()
+            .map(prefix)
+            .collect())
     }
 
     /// Returns the buckets of these limits.
     fn buckets(&self, limits: &BTreeMap<u32, Limit>) -> io::Result<BTreeMap<u32, Bucket>> {
-        let array: Array<MapData, Wire<Bucket>> = self.open(maps::BUCKETS, Map::Array)?;
+        let array: List<Bucket> = map::open(&self.pin, &maps::BUCKETS)?;
         limits
             .keys()
             .map(|index| {
-                let bucket = array.get(index, 0).map_err(|error| io_error(&error))?;
+                let bucket = array.get(index, ANY).map_err(|error| io_error(&error))?;
                 Ok((*index, bucket.0))
             })
             .collect()
     }
-}
-
-/// Returns the elements of an array that are in use.
-fn of_array<T>(elements: Vec<(u32, Wire<T>)>, is_used: impl Fn(&T) -> bool) -> BTreeMap<u32, T> {
-    elements
-        .into_iter()
-        .map(|(index, element)| (index, element.0))
-        .filter(|(_, element)| is_used(element))
-        .collect()
-}
-
-fn listed<K: Pod, V: Pod, To: Ord, Value>(
-    table: &impl IterableMap<K, V>,
-    key: impl Fn(K) -> To,
-    value: impl Fn(V) -> Value,
-) -> io::Result<BTreeMap<To, Value>> {
-    let entries = batch::list(table)?;
-    Ok(entries
-        .into_iter()
-        .map(|(found, of)| (key(found), value(of)))
-        .collect())
 }

@@ -7,7 +7,6 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use abi::{OffloadCandidate, Offloaded, Tuple, maps};
-use aya::maps::{HashMap, Map, MapData, RingBuf};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
@@ -15,9 +14,9 @@ use steps::TrackedConnection;
 use zerocopy::FromBytes as _;
 
 use crate::ObserveError;
-use crate::bpf::tables::{Hash, Wire, removed, written};
+use crate::bpf::map::{self, Hash, Ring, Wire, removed, written};
 use crate::bpf::{batch, pinned_maps, pins};
-use crate::error::{Attempt as _, io_error};
+use crate::error::Attempt as _;
 use crate::firewall::conntrack::Conntrack;
 
 /// Candidates that one call returns at most.
@@ -25,8 +24,8 @@ const BATCH: usize = 512;
 
 /// Reads candidates, and writes decisions.
 pub struct Offloads {
-    candidates: RingBuf<MapData>,
-    table: Hash<Wire<Tuple>, Wire<Offloaded>>,
+    candidates: Ring,
+    table: Hash<Tuple, Offloaded>,
     conntrack: Option<Conntrack>,
 }
 
@@ -39,12 +38,9 @@ impl Offloads {
     }
 
     fn open_all(pins: &Path) -> io::Result<Self> {
-        let map = |name| MapData::from_pin(pins.join(name)).map_err(|error| io_error(&error));
-        let candidates = RingBuf::try_from(Map::RingBuf(map(maps::CANDIDATES)?));
-        let table = HashMap::try_from(Map::HashMap(map(maps::OFFLOADED)?));
         Ok(Self {
-            candidates: candidates.map_err(|error| io_error(&error))?,
-            table: table.map_err(|error| io_error(&error))?,
+            candidates: map::open(pins, &maps::CANDIDATES)?,
+            table: map::open(pins, &maps::OFFLOADED)?,
             conntrack: Conntrack::open()?,
         })
     }
