@@ -1,16 +1,27 @@
-//! `viaductctl doctor`: checks the agent, the node, the CNI installation and the kernel, and says
-//! what to do. Works without the agent, with the checks that do not need it.
+//! `viaductctl doctor`: checks the agent, the kernel, the node and the CNI installation, and says
+//! what to do. Reads only. Works before an agent is installed, and without one.
+//!
+//! Decisions that the agent takes too are those of `planner`; a fault that the agent has reported
+//! already is not repeated.
 
+mod files;
+mod installation;
+mod kernel;
+mod node;
 mod report;
+mod unit;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
-use ::cni::{Installation, InstallationFault};
-use api::{Client, ClientError, DEFAULT_BPFFS, FeatureView, Status, path};
+use api::{Client, ClientError, Status, path};
+use model::NodeCheck;
 
 use crate::output::Output;
-use report::{Check, Outcome, Section};
+use files::Files;
+use node::Times;
+use report::{Check, Section};
 pub(crate) use report::{Report, render};
 
 /// Options of `viaductctl doctor`.
@@ -31,16 +42,13 @@ pub(crate) struct Doctor {
     pub(crate) output: Output,
 }
 
-/// Unit of the agent, as enabled by `systemctl enable`.
-const ENABLED_UNIT: &str = "etc/systemd/system/multi-user.target.wants/viaductd.service";
-/// Directory that exists where systemd manages the services.
-const SYSTEMD: &str = "run/systemd/system";
-
 impl Doctor {
-    /// Checks everything; `advice` says what to do about an agent that does not answer.
+    /// Checks everything at the time `now`, in seconds since 1970; `advice` says what to do about
+    /// an agent that does not answer.
     pub(crate) fn run(
         &self,
         client: &Client,
+        now: u64,
         advice: impl FnOnce(&ClientError) -> Option<&'static str>,
     ) -> Report {
         let answer = client.get(path::STATUS).and_then(|reply| {
@@ -51,234 +59,72 @@ impl Doctor {
         let agent = match &answer {
             Ok(status) => agent(status),
             Err(error) => Section {
-                name: "agent".to_owned(),
-                checks: vec![Check::new(
-                    "agent-unreachable",
-                    Outcome::Bad,
-                    error.to_string(),
-                    advice(error).unwrap_or_default(),
-                )],
+                name: "agent",
+                checks: vec![unreachable(error, advice(error))],
             },
         };
-        let mut sections = vec![agent];
-        sections.push(node(Path::new("/"), status));
-        sections.push(self.installation(status));
-        sections.extend(status.map(|status| kernel(&status.features)));
-        Report::of(sections)
-    }
-
-    fn installation(&self, status: Option<&Status>) -> Section {
-        let path: Vec<PathBuf> = std::env::split_paths(&self.path).collect();
-        let mut checks = match invoke::installation(&self.configurations, &path) {
-            Ok(found) => configurations(&self.configurations, &found, status),
-            Err(error) => vec![Check::new(
-                "configurations",
-                Outcome::Bad,
-                format!("{}: {error}", self.configurations.display()),
-                "",
-            )],
+        let root = Files::below(Path::new("/"));
+        let features = status.map(|status| status.features.as_slice());
+        let times = Times {
+            now,
+            program: built(),
         };
-        checks.push(plugin(&path, status));
-        Section {
-            name: "CNI installation".to_owned(),
-            checks,
-        }
+        let path: Vec<PathBuf> = std::env::split_paths(&self.path).collect();
+        Report::of(vec![
+            agent,
+            node::section(root, status.is_some(), times),
+            installation::section(&self.configurations, &path, status),
+            kernel::section(root, features.unwrap_or_default()),
+        ])
     }
+}
+
+fn unreachable(error: &ClientError, advice: Option<&str>) -> Check {
+    let mut check = Check::fail(NodeCheck::Agent, error.to_string());
+    check.reason = Some("agent-unreachable".to_owned());
+    check.with_advice(advice.unwrap_or_default())
 }
 
 /// Returns the agent's degradations, or that there are none.
 fn agent(status: &Status) -> Section {
     let version = &status.version.agent;
-    let mut checks = vec![Check::good("agent", format!("version {version} serves"))];
+    let mut checks = vec![Check::ok(
+        NodeCheck::Agent,
+        format!("version {version} serves"),
+    )];
     checks.extend(status.degraded.iter().map(|degraded| {
-        let (message, advice) = (degraded.message.clone(), &degraded.advice);
-        Check::new(&degraded.reason, Outcome::Bad, message, advice)
+        let mut check = Check::fail(NodeCheck::Agent, &degraded.message);
+        check.reason = Some(degraded.reason.clone());
+        check.with_advice(&degraded.advice)
     }));
+    let own = env!("CARGO_PKG_VERSION");
+    if version != own {
+        let text = format!("the agent is of version {version}, and viaductctl of version {own}");
+        checks.push(Check::warn(NodeCheck::Version, text));
+    }
     checks.extend(status.sandbox.as_ref().map(|view| {
         let privileges = crate::render::sandbox(view);
         if view.no_new_privs {
-            Check::good("sandbox", format!("privileges of the agent: {privileges}"))
+            let text = format!("privileges of the agent: {privileges}");
+            Check::ok(NodeCheck::Sandbox, text)
         } else {
             let text = format!("the agent keeps its privileges: {privileges}");
-            let advice = "Start the agent without `--sandbox off`.";
-            Check::new("sandbox", Outcome::Warning, text, advice)
+            Check::warn(NodeCheck::Sandbox, text)
         }
     }));
     Section {
-        name: "agent".to_owned(),
+        name: "agent",
         checks,
     }
 }
 
-/// Checks what is visible below `/proc`, `/sys` and `/etc`; `root` is `/`. The agent checks the
-/// rest.
-fn node(root: &Path, status: Option<&Status>) -> Section {
-    let mut checks = Vec::new();
-    for (name, file) in [
-        ("net.ipv4.ip_forward", "proc/sys/net/ipv4/ip_forward"),
-        (
-            "net.ipv6.conf.all.forwarding",
-            "proc/sys/net/ipv6/conf/all/forwarding",
-        ),
-    ] {
-        let Ok(value) = fs::read_to_string(root.join(file)) else {
-            continue;
-        };
-        checks.push(match value.trim() {
-            // A running agent turns on what its networks need.
-            "0" if status.is_none() => Check::new(
-                "forwarding-off",
-                Outcome::Warning,
-                format!("{name} is 0: packets of pods are not forwarded"),
-                "Start the agent, which turns it on, or set it to 1.",
-            ),
-            value => Check::good("forwarding", format!("{name} is {value}")),
-        });
-    }
-    let pins = root.join(DEFAULT_BPFFS.trim_start_matches('/'));
-    checks.push(if pins.exists() {
-        Check::good(
-            "datapath",
-            format!(
-                "programs are pinned in {}: pods keep their network without the agent",
-                pins.display()
-            ),
-        )
-    } else {
-        Check::info(
-            "datapath",
-            format!("nothing is pinned in {}", pins.display()),
-        )
-    });
-    if root.join(SYSTEMD).exists() {
-        checks.push(if root.join(ENABLED_UNIT).symlink_metadata().is_ok() {
-            Check::good("unit", "viaductd.service is enabled".to_owned())
-        } else {
-            Check::info(
-                "unit",
-                "viaductd.service is not enabled in systemd".to_owned(),
-            )
-        });
-    }
-    Section {
-        name: "node".to_owned(),
-        checks,
-    }
-}
-
-/// Returns the faults of the configurations. Another order is a fault only where the default
-/// network is in use, which the file says.
-fn configurations(directory: &Path, found: &Installation, status: Option<&Status>) -> Vec<Check> {
-    let directory = directory.display();
-    let mut checks = Vec::new();
-    for fault in &found.faults {
-        let (name, outcome, advice) = match fault {
-            // Lists of bridge and the others are served too, so this need not be a fault.
-            InstallationFault::NotConfigured => (
-                "conflist-unusable",
-                Outcome::Warning,
-                "Copy Viaduct's configuration to this directory, unless runtimes read another one.",
-            ),
-            InstallationFault::Shadowed { .. } => (
-                "conflist-shadowed",
-                Outcome::Bad,
-                "Rename one of the files: runtimes use the first in the order of names.",
-            ),
-            InstallationFault::PluginMissing { .. } => (
-                "plugin-missing",
-                Outcome::Bad,
-                "Install the plugin in the runtime's CNI directory, or pass --path.",
-            ),
-            InstallationFault::Invalid { .. } => {
-                ("conflist-unusable", Outcome::Bad, "Correct the file.")
-            }
-        };
-        let text = format!("{directory}: {fault}");
-        checks.push(Check::new(name, outcome, text, advice));
-    }
-    if found.faults.is_empty() {
-        checks.push(Check::good(
-            "conflist",
-            format!("{directory}: runtimes find Viaduct's configuration"),
-        ));
-    }
-    let has_ranges = |status: &Status| {
-        let mut networks = status.networks.iter();
-        networks.any(|network| network.is_default && !network.pools.is_empty())
-    };
-    if found.uses_default_network && status.is_some_and(|status| !has_ranges(status)) {
-        checks.push(Check::new(
-            "no-pod-cidr",
-            Outcome::Bad,
-            format!(
-                "{directory}: a configuration uses the default network, which has no address range"
-            ),
-            "Give the agent a pod CIDR (`--pod-cidr`, `--pod-cidr-file`).",
-        ));
-    }
-    checks
-}
-
-/// Compares the release of the plugin with that of the agent.
-fn plugin(path: &[PathBuf], status: Option<&Status>) -> Check {
-    let Some(program) = invoke::find_plugin("viaduct", path) else {
-        return Check::new(
-            "plugin",
-            Outcome::Warning,
-            "the plugin viaduct is in no directory of plugins".to_owned(),
-            "Install it in the runtime's CNI directory, or pass --path.",
-        );
-    };
-    let shown = program.display();
-    let about = match invoke::plugin_about(&program) {
-        Ok(about) => about,
-        Err(error) => {
-            let text = format!("{shown} cannot be executed: {error}");
-            return Check::new("plugin", Outcome::Bad, text, "Install the plugin again.");
-        }
-    };
-    let Some(version) = release(&about) else {
-        let text = format!("{shown} is no plugin of Viaduct");
-        return Check::new("plugin", Outcome::Bad, text, "Install Viaduct's plugin.");
-    };
-    match status.map(|status| status.version.agent.as_str()) {
-        Some(agent) if agent != version => Check::new(
-            "version-skew",
-            Outcome::Warning,
-            format!("{shown} is of version {version}, and the agent of version {agent}"),
-            "Install both of one release; those of neighbouring minor versions understand each other.",
-        ),
-        _ => Check::good("plugin", format!("{shown} is of version {version}")),
-    }
-}
-
-/// Returns the version in `CNI viaduct plugin v1.2.3`.
-fn release(about: &str) -> Option<&str> {
-    let mut words = about.split_whitespace();
-    words.find(|word| *word == "viaduct")?;
-    words.find(|word| *word == "plugin")?;
-    words.next()?.strip_prefix('v')
-}
-
-fn kernel(features: &[FeatureView]) -> Section {
-    let check = |feature: &FeatureView| {
-        let FeatureView {
-            name,
-            available,
-            chosen,
-            reason,
-        } = feature;
-        let text = match (available, reason.as_str()) {
-            (true, _) => format!("Kernel feature {name}: available: {chosen}"),
-            (false, "") => format!("Kernel feature {name}: missing: {chosen}"),
-            (false, reason) => format!("Kernel feature {name}: missing ({reason}): {chosen}"),
-        };
-        Check::info(name, text)
-    };
-    Section {
-        name: "kernel".to_owned(),
-        checks: features.iter().map(check).collect(),
-    }
+/// Returns when this program was built or packaged, in seconds since 1970; 0 if that is unknown.
+fn built() -> u64 {
+    let modified = fs::metadata("/proc/self/exe").and_then(|program| program.modified());
+    let since = modified
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |duration| duration.as_secs())
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 //! exceptions:
 //!
 //! * `viaductctl cni` takes the place of a container runtime and executes plugins itself.
-//! * `viaductctl doctor` also reads the files of the installation, and works without an agent.
+//! * `viaductctl doctor` also reads files of the node and of the installation, and works without an
+//!   agent.
 
 #![forbid(unsafe_code)]
 
@@ -78,8 +79,8 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Diagnose the node, with what to do: agent, node, CNI installation and kernel features; exit
-    /// with status 1 if something is wrong
+    /// Diagnose the node, with what to do: agent, node, CNI installation and kernel; also without
+    /// an agent and before its installation; exit with status 1 if a check fails
     Doctor(doctor::Doctor),
     /// List attachments: pod, interface, network, addresses, published ports, packets, dropped
     /// packets, state
@@ -232,10 +233,10 @@ fn main() -> ExitCode {
 
 /// Prints the report to standard output in any case; the exit code says whether the node is well.
 fn diagnose(doctor: &doctor::Doctor, client: &Client) -> Result<ExitCode> {
-    let report = doctor.run(client, advice);
+    let report = doctor.run(client, now(), advice);
     print(&match doctor.output.data() {
         Some(format) => format.text(&serde_json::to_value(&report)?)?,
-        None => doctor::render(&report),
+        None => doctor::render(&report, terminal_width()),
     })?;
     Ok(if report.healthy {
         ExitCode::SUCCESS
@@ -264,6 +265,17 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Returns the columns of the terminal that standard output is; `None` for a file or a pipe.
+fn terminal_width() -> Option<u16> {
+    let size = io::stdout()
+        .is_terminal()
+        .then(ratatui::crossterm::terminal::size);
+    size?
+        .ok()
+        .map(|(columns, _)| columns)
+        .filter(|columns| *columns > 0)
+}
+
 fn run(verb: Verb, client: &Client) -> Result<String> {
     match verb {
         Verb::Status { output } => {
@@ -275,7 +287,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             Ok(render::status(&status))
         }
         // Has an exit code of its own.
-        Verb::Doctor(doctor) => Ok(doctor::render(&doctor.run(client, advice))),
+        Verb::Doctor(doctor) => diagnose(&doctor, client).map(|_| String::new()),
         Verb::List { output } => {
             let reply = get(client, path::ATTACHMENTS)?;
             if let Some(format) = output.data() {

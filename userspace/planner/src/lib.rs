@@ -86,6 +86,7 @@ pub use netfilter_table::plan_netfilter_for;
 pub use node::{NodePlan, plan_node};
 pub use node_check::{
     FilteredTraffic, NodeCondition, OverlapEffect, PolicyEffect, check_query, conditions,
+    is_short_of_files,
 };
 pub use node_intent::NodeIntent;
 pub use offload::HoldingRule;

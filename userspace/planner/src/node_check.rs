@@ -24,6 +24,7 @@ use crate::bridge::families;
 use crate::{NodeIntent, Records};
 
 pub use condition::{FilteredTraffic, NodeCondition, OverlapEffect, PolicyEffect};
+pub use limits::is_short_of_files;
 
 /// Number of the main routing table.
 const MAIN_TABLE: u32 = 254;

@@ -35,7 +35,10 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
         ],
     ),
     ("plugin", &["abi", "api", "cni", "invoke", "ipam", "model"]),
-    ("ctl", &["abi", "api", "cni", "invoke", "model"]),
+    (
+        "ctl",
+        &["abi", "api", "cni", "invoke", "model", "planner", "steps"],
+    ),
 ];
 
 /// Crates without effects.

@@ -7,16 +7,19 @@ use std::process::Command;
 
 use abi::DropReason;
 use anyhow::{Context as _, Result};
-use model::DegradedReason;
+use model::{DegradedReason, NodeCheck};
 
 use crate::command;
 
 /// The page of all drop reasons.
 const DROP_REASONS: &str = "docs/reference/drop-reasons.md";
 
-/// The page with the table of degraded reasons, which is generated between two comments.
+/// The page with the tables of degraded reasons and of doctor's checks, each of which is generated
+/// between two comments.
 const OPERATIONS: &str = "docs/operations.md";
 const TABLE_BEGIN: &str = "<!-- Generated from userspace/model/src/degraded_reason.rs by `cargo xtask tidy --bless`. -->\n";
+const CHECKS_BEGIN: &str =
+    "<!-- Generated from userspace/model/src/node_check.rs by `cargo xtask tidy --bless`. -->\n";
 const TABLE_END: &str = "<!-- End of the generated table. -->\n";
 
 /// The sample configuration of the agent.
@@ -28,7 +31,7 @@ pub(super) fn offences() -> Vec<String> {
     let operations = fs::read_to_string(OPERATIONS).unwrap_or_default();
     let pages = [
         (DROP_REASONS, drops == drop_reasons()),
-        (OPERATIONS, operations == with_degraded_reasons(&operations)),
+        (OPERATIONS, operations == with_tables(&operations)),
     ];
     let outdated = pages.into_iter().filter(|(_, is_current)| !is_current);
     outdated
@@ -41,7 +44,7 @@ pub(super) fn bless() -> Result<()> {
     fs::create_dir_all("docs/reference")?;
     let operations =
         fs::read_to_string(OPERATIONS).with_context(|| format!("cannot read {OPERATIONS}"))?;
-    put(OPERATIONS, &with_degraded_reasons(&operations))?;
+    put(OPERATIONS, &with_tables(&operations))?;
     put(DROP_REASONS, &drop_reasons())?;
     let mut agent = Command::new("cargo");
     agent.args(["run", "--quiet", "-p", "agent", "--", "--sample-config"]);
@@ -52,13 +55,23 @@ fn put(path: &str, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }
 
-/// Returns the page with the current table of degraded reasons in place of the one that it has.
-/// Without a place for it, the table is at the end, so that the page counts as outdated.
-fn with_degraded_reasons(page: &str) -> String {
-    let (head, rest) = page.split_once(TABLE_BEGIN).unwrap_or((page, TABLE_END));
+/// Returns the page with the current tables in place of those that it has.
+fn with_tables(page: &str) -> String {
+    let page = with_table(page, TABLE_BEGIN, &degraded_reasons());
+    with_table(&page, CHECKS_BEGIN, &node_checks())
+}
+
+/// Returns the page with a table behind `begin`, in place of the one that it has. Without a place
+/// for it, the table is at the end, so that the page counts as outdated.
+fn with_table(page: &str, begin: &str, table: &str) -> String {
+    let (head, rest) = page.split_once(begin).unwrap_or((page, TABLE_END));
     let (_, tail) = rest.split_once(TABLE_END).unwrap_or_default();
+    format!("{head}{begin}\n{table}\n{TABLE_END}{tail}")
+}
+
+fn degraded_reasons() -> String {
     let mut table =
-        String::from("\n| reason | meaning | what to do | CNI STATUS |\n|---|---|---|---|\n");
+        String::from("| reason | meaning | what to do | CNI STATUS |\n|---|---|---|---|\n");
     for reason in DegradedReason::ALL {
         let _ = writeln!(
             table,
@@ -69,7 +82,21 @@ fn with_degraded_reasons(page: &str) -> String {
             reason.status(),
         );
     }
-    format!("{head}{TABLE_BEGIN}{table}\n{TABLE_END}{tail}")
+    table
+}
+
+fn node_checks() -> String {
+    let mut table = String::from("| check | what it checks | what to do |\n|---|---|---|\n");
+    for check in NodeCheck::ALL {
+        let _ = writeln!(
+            table,
+            "| `{}` | {} | {} |",
+            check.word(),
+            check.meaning().trim(),
+            check.advice(),
+        );
+    }
+    table
 }
 
 fn drop_reasons() -> String {

@@ -4,9 +4,14 @@
 //! names. Runtimes with one network per pod use the first valid one. Reading directories is left to
 //! the caller.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{FileKind, NetworkList, Plugin};
+
+/// Capabilities by which runtimes pass published ports and bandwidth limits. They pass nothing to a
+/// plugin that does not declare them.
+const CAPABILITIES: [&str; 2] = ["portMappings", "bandwidth"];
 
 /// A file of the configuration directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +59,9 @@ pub struct Installation {
     pub uses_default_network: bool,
     /// Whether a configuration names the plugin `viaduct`.
     pub is_configured: bool,
+    /// Capabilities that no plugin of a configuration with the plugin `viaduct` declares, by file
+    /// name: published ports and limits of its pods have no effect.
+    pub undeclared: BTreeMap<String, Vec<&'static str>>,
     /// Faults, in the order of the files.
     pub faults: Vec<InstallationFault>,
 }
@@ -100,6 +108,17 @@ impl Installation {
             return;
         };
         self.is_configured = true;
+        let is_declared = |capability: &&str| {
+            let mut plugins = list.plugins.iter();
+            plugins.any(|plugin| plugin.capabilities.contains(*capability))
+        };
+        let undeclared: Vec<&str> = CAPABILITIES
+            .into_iter()
+            .filter(|capability| !is_declared(capability))
+            .collect();
+        if !undeclared.is_empty() {
+            self.undeclared.insert(file.to_owned(), undeclared);
+        }
         // Networks with their own IPAM are chosen by name.
         if !plugin.has("ipam") {
             let is_first_of_ours = !self.uses_default_network;
@@ -213,6 +232,36 @@ mod tests {
         let found = Installation::check(vec![named, podman], |_| true);
         assert!(found.is_configured && !found.uses_default_network);
         assert_eq!(found.faults, []);
+    }
+
+    #[test]
+    fn capabilities_that_no_plugin_of_a_conflist_declares_are_listed() {
+        let list = |capabilities: serde_json::Value| ConfigurationFile {
+            name: "10-viaduct.conflist".to_owned(),
+            text: serde_json::json!({
+                "cniVersion": "1.0.0", "name": "pods",
+                "plugins": [
+                    { "type": "viaduct", "capabilities": capabilities },
+                    { "type": "portmap", "capabilities": { "portMappings": true } },
+                ],
+            })
+            .to_string(),
+        };
+        let undeclared = |capabilities| {
+            let found = Installation::check(vec![list(capabilities)], |_| true);
+            found.undeclared.into_values().flatten().collect::<Vec<_>>()
+        };
+        assert_eq!(undeclared(serde_json::json!({})), ["bandwidth"]);
+        assert_eq!(
+            undeclared(serde_json::json!({ "bandwidth": true })),
+            [""; 0]
+        );
+        let bridge = file("10-podman.conflist", "podman", &["bridge!"]);
+        assert!(
+            Installation::check(vec![bridge], |_| true)
+                .undeclared
+                .is_empty()
+        );
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! Report of `viaductctl doctor`: sections of checks, as data and as text.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use comfy_table::{ContentArrangement, Table, presets};
+use model::{DegradedReason, NodeCheck};
 use serde::Serialize;
 
 /// Result of all checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
-    /// Whether no check is bad.
+    /// Whether no check has failed.
     pub(crate) healthy: bool,
     /// What was checked.
     sections: Vec<Section>,
@@ -16,19 +19,22 @@ pub(crate) struct Report {
 /// Checks of one component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Section {
-    pub(super) name: String,
+    pub(super) name: &'static str,
     pub(super) checks: Vec<Check>,
 }
 
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
-    /// Word of the check; of a bad one, the reason word where the agent has one.
+    /// Word of the check; of a kernel feature, its name.
     pub(super) name: String,
+    /// Word of the degraded reason, of a fault that the agent reports too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
     pub(super) outcome: Outcome,
     /// What was found, in one sentence.
     pub(super) message: String,
-    /// What to do, in one sentence; empty if there is nothing to do.
+    /// What to do; empty if there is nothing to do.
     pub(super) advice: String,
 }
 
@@ -37,80 +43,142 @@ pub(super) struct Check {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Outcome {
     /// As it should be.
-    Good,
+    Ok,
     /// A fact that is neither good nor bad.
     Info,
+    /// doctor could not check it.
+    Skip,
     /// It may be a fault, which depends on what only the operator knows.
-    Warning,
+    Warn,
     /// A fault.
-    Bad,
+    Fail,
+}
+
+impl Outcome {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Info => "info",
+            Self::Skip => "skip",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
 }
 
 impl Report {
-    pub(super) fn of(sections: Vec<Section>) -> Self {
+    /// Makes a report of sections. A degraded reason that the agent has reported is left out where
+    /// a check of this program has found it as well.
+    pub(super) fn of(mut sections: Vec<Section>) -> Self {
+        let agent = NodeCheck::Agent.word();
+        let all = sections.iter().flat_map(|section| &section.checks);
+        let reported: BTreeSet<String> = all
+            .filter(|check| check.name == agent)
+            .filter_map(|check| check.reason.clone())
+            .collect();
+        for section in &mut sections {
+            section.checks.retain(|check| {
+                let is_repeated = check
+                    .reason
+                    .as_ref()
+                    .is_some_and(|it| reported.contains(it));
+                check.name == agent || !is_repeated
+            });
+        }
         let mut checks = sections.iter().flat_map(|section| &section.checks);
         Self {
-            healthy: !checks.any(|check| check.outcome == Outcome::Bad),
+            healthy: !checks.any(|check| check.outcome == Outcome::Fail),
             sections,
         }
     }
 
-    fn count_bad(&self) -> usize {
+    fn failures(&self) -> usize {
         let checks = self.sections.iter().flat_map(|section| &section.checks);
-        checks.filter(|check| check.outcome == Outcome::Bad).count()
+        checks
+            .filter(|check| check.outcome == Outcome::Fail)
+            .count()
     }
 }
 
 impl Check {
-    pub(super) fn new(name: &str, outcome: Outcome, message: String, advice: &str) -> Self {
+    /// Makes a check with its usual advice, if it found a fault.
+    pub(super) fn new(check: NodeCheck, outcome: Outcome, message: impl Into<String>) -> Self {
+        let advice = match outcome {
+            Outcome::Ok | Outcome::Info => "",
+            Outcome::Skip | Outcome::Warn | Outcome::Fail => check.advice(),
+        };
         Self {
-            name: name.to_owned(),
+            name: check.word().to_owned(),
+            reason: None,
             outcome,
-            message,
+            message: message.into(),
             advice: advice.to_owned(),
         }
     }
 
-    pub(super) fn good(name: &str, message: String) -> Self {
-        Self::new(name, Outcome::Good, message, "")
+    pub(super) fn ok(check: NodeCheck, message: impl Into<String>) -> Self {
+        Self::new(check, Outcome::Ok, message)
     }
 
-    pub(super) fn info(name: &str, message: String) -> Self {
-        Self::new(name, Outcome::Info, message, "")
+    pub(super) fn info(check: NodeCheck, message: impl Into<String>) -> Self {
+        Self::new(check, Outcome::Info, message)
+    }
+
+    pub(super) fn warn(check: NodeCheck, message: impl Into<String>) -> Self {
+        Self::new(check, Outcome::Warn, message)
+    }
+
+    pub(super) fn fail(check: NodeCheck, message: impl Into<String>) -> Self {
+        Self::new(check, Outcome::Fail, message)
+    }
+
+    /// Gives a fault the word and the advice that the agent has for it.
+    pub(super) fn because(mut self, reason: DegradedReason) -> Self {
+        self.reason = Some(reason.word().to_owned());
+        self.with_advice(reason.advice())
+    }
+
+    pub(super) fn with_advice(mut self, advice: &str) -> Self {
+        advice.clone_into(&mut self.advice);
+        self
     }
 }
 
-/// Renders a report: health first, then each section with a line for each check, and what to do
-/// below it.
-pub(crate) fn render(report: &Report) -> String {
-    let mut text = match report.count_bad() {
+/// Renders a report: health first, then each section with a row for each check, and what to do
+/// below it. Lines are wrapped at `width` columns, if there is one.
+pub(crate) fn render(report: &Report, width: Option<u16>) -> String {
+    let mut text = match report.failures() {
         0 => "Health: good\n".to_owned(),
         1 => "Health: DEGRADED for 1 reason\n".to_owned(),
         count => format!("Health: DEGRADED for {count} reasons\n"),
     };
     for section in &report.sections {
         let _always_fits = writeln!(text, "\nChecks of the {}:", section.name);
-        for check in &section.checks {
-            text += &line(check);
-        }
+        text += &table(&section.checks, width);
     }
     text
 }
 
-fn line(check: &Check) -> String {
-    let Check {
-        name,
-        outcome,
-        message,
-        advice,
-    } = check;
-    let mut text = match outcome {
-        Outcome::Good | Outcome::Info => format!("- {message}\n"),
-        Outcome::Warning => format!("- WARNING {name}: {message}\n"),
-        Outcome::Bad => format!("- {name}: {message}\n"),
-    };
-    for line in advice.lines() {
-        let _always_fits = writeln!(text, "  {line}");
+fn table(checks: &[Check], width: Option<u16>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if let Some(width) = width {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width);
     }
-    text
+    for check in checks {
+        let word = check.reason.as_ref().unwrap_or(&check.name);
+        let finding = match check.advice.as_str() {
+            "" => check.message.clone(),
+            advice => format!("{}\n=> {advice}", check.message),
+        };
+        table.add_row([check.outcome.word(), word, &finding]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+        .lines()
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect()
 }

@@ -1,6 +1,6 @@
 //! Limits of the node and of the agent: cgroup, files, tracked connections, neighbours.
 
-use steps::{CgroupCoverage, CheckFacts};
+use steps::{CgroupCoverage, CheckFacts, Usage};
 
 use super::NodeCondition;
 use crate::Records;
@@ -23,10 +23,7 @@ pub(super) fn conditions(
             outside: cgroup.outside.clone(),
         });
     }
-    let files = facts.open_files.filter(|files| {
-        let left = files.limit.saturating_sub(files.used);
-        left < NEEDED_FILES.max(files.limit / 10)
-    });
+    let files = facts.open_files.filter(|files| is_short_of_files(*files));
     found.extend(files.map(NodeCondition::FileLimit));
     // Packets that bypass netfilter are not tracked.
     let conntrack = facts.conntrack.filter(|usage| usage.is_nearly_full());
@@ -39,6 +36,12 @@ pub(super) fn conditions(
     let full = tables.filter(|(overflows, _)| *overflows);
     found.extend(full.map(|(_, ipv4)| NodeCondition::NeighboursFull { ipv4 }));
     found
+}
+
+/// Returns whether an agent with these open files cannot publish many more ports: each needs one.
+pub fn is_short_of_files(files: Usage) -> bool {
+    let left = files.limit.saturating_sub(files.used);
+    left < NEEDED_FILES.max(files.limit / 10)
 }
 
 /// A cgroup that the operator has chosen matters with the first published port.
