@@ -214,12 +214,14 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let read_only = api::read_only_socket(&options.socket);
     let client = Client::new(options.socket).or_read_only(read_only);
-    let done = match options.verb {
-        Verb::Doctor(doctor) => diagnose(&doctor, &client),
-        Verb::Why(why) => explain(why, &client),
-        verb => run(verb, &client)
+    let done = if let Verb::Doctor(doctor) = &options.verb {
+        diagnose(doctor, &client)
+    } else if let Verb::Why(why) = options.verb {
+        why.print(&client)
+    } else {
+        run(options.verb, &client)
             .and_then(|text| print(&text))
-            .map(|()| ExitCode::SUCCESS),
+            .map(|()| ExitCode::SUCCESS)
     };
     match done {
         Ok(code) => code,
@@ -239,17 +241,6 @@ fn diagnose(doctor: &doctor::Doctor, client: &Client) -> Result<ExitCode> {
         None => doctor::render(&report, terminal_width()),
     })?;
     Ok(if report.healthy {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
-}
-
-/// Prints the explanation; the exit code says whether packet and answer arrive.
-fn explain(why: why::Why, client: &Client) -> Result<ExitCode> {
-    let (text, passes) = why.run(client)?;
-    print(&text)?;
-    Ok(if passes {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

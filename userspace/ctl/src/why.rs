@@ -1,10 +1,12 @@
 //! `viaductctl why`: what happens to a packet, decision by decision.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use api::{Client, WhyQuery, WhyView};
 
 use crate::output::{DataFormat, Output};
-use crate::{decode, get, render};
+use crate::{decode, get, print, render};
 
 /// Options of `viaductctl why`.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,6 +38,17 @@ pub(crate) struct Why {
 }
 
 impl Why {
+    /// Prints the explanation; the exit code says whether packet and answer arrive.
+    pub(crate) fn print(self, client: &Client) -> Result<ExitCode> {
+        let (text, passes) = self.run(client)?;
+        print(&text)?;
+        Ok(if passes {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+
     /// Returns the text, and whether packet and answer arrive.
     pub(crate) fn run(self, client: &Client) -> Result<(String, bool)> {
         let query = WhyQuery {

@@ -58,7 +58,7 @@ impl Question {
     }
 }
 
-/// Returns whether the address is one of 127.0.0.0/8, or ::1.
+/// Returns whether the address is one of 127.0.0.0/8, or `::1`.
 pub(crate) const fn is_loopback(address: &Address) -> bool {
     match address.bytes() {
         [.., first, _, _, _] if address.is_v4() => first == 127,

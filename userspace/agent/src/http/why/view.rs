@@ -20,12 +20,11 @@ const SHORT_ID: usize = 12;
 pub(super) fn names(records: &[Record]) -> Names {
     let name = |record: &Record| {
         let attachment = &record.attachment;
-        let name = match &attachment.pod {
-            Some(pod) => pod.to_string(),
-            None => {
-                let id = attachment.key.container_id.to_string();
-                id.chars().take(SHORT_ID).collect()
-            }
+        let name = if let Some(pod) = &attachment.pod {
+            pod.to_string()
+        } else {
+            let id = attachment.key.container_id.to_string();
+            id.chars().take(SHORT_ID).collect()
         };
         (attachment.slot, name)
     };
