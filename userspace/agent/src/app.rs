@@ -12,6 +12,7 @@ use crate::config::live::LiveConfig;
 use crate::http::answers::AnswerMemory;
 use crate::http::body::RequestMemory;
 use crate::http::flows::FlowSource;
+use crate::http::why::NodeSource;
 use crate::process::installation::Installation;
 use crate::process::lifecycle::Lifecycle;
 use crate::process::offload::OffloadCounts;
@@ -33,6 +34,8 @@ pub(crate) struct App {
     pub(crate) file_access: FileAccess,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
+    /// Reader of the node's state for explanations.
+    pub(crate) node: NodeSource,
     pub(crate) rules: RuleReader,
     /// Counts of the offload table, as last read.
     pub(crate) offload_counts: Arc<Mutex<OffloadCounts>>,

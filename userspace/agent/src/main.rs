@@ -38,6 +38,7 @@ use crate::http::body::RequestMemory;
 use crate::http::flows::FlowSource;
 use crate::http::server::{self, Listeners, WatchedFiles};
 use crate::http::socket::{ListenAddress, ReadOnlyListener};
+use crate::http::why::NodeSource;
 use crate::process::installation::Installation;
 use crate::process::instance_lock::InstanceLock;
 use crate::process::lifecycle::{Lifecycle, Reload};
@@ -106,6 +107,7 @@ fn run(options: Options) -> Result<()> {
         file_access: FileAccess::default(),
         started: Instant::now(),
         flows: FlowSource::of_datapath(&config.bpffs),
+        node: NodeSource::of_datapath(&config.bpffs),
         rules: RuleReader::new(&config.bpffs),
         offload_counts: process::background::start_threads(&config.bpffs),
         features,

@@ -4,6 +4,7 @@ mod cni;
 mod drops;
 mod flows;
 mod overload;
+mod why;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -159,6 +160,7 @@ fn serve(
         file_access: FileAccess::default(),
         started: Instant::now(),
         flows,
+        node: why::node_source(),
         rules: RuleReader::new(&config.bpffs),
         offload_counts: Arc::default(),
         features: Features::default(),

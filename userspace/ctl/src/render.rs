@@ -9,6 +9,7 @@ mod sandbox;
 mod shaper;
 pub(crate) mod table;
 mod versions;
+mod why;
 
 use std::fmt::{Display, Write};
 
@@ -26,6 +27,7 @@ pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
 pub(crate) use table::{TableStyle, table};
 pub(crate) use versions::version;
+pub(crate) use why::why;
 
 /// Milliseconds after which a running operation is shown in the status.
 const LONG: u64 = 1000;

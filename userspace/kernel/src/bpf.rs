@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod cgroup;
 pub(crate) mod cgroup_coverage;
 pub(crate) mod counters;
+pub(crate) mod datapath_reader;
 pub(crate) mod drop_reader;
 pub(crate) mod encoding;
 pub(crate) mod features;

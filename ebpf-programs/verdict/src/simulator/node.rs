@@ -268,6 +268,9 @@ impl Node for World {
     }
 
     fn socket(&mut self, incoming: &Tuple) -> Socket {
+        if let Some(kernel) = &self.kernel {
+            return kernel.socket(incoming);
+        }
         self.sockets.get(incoming).copied().unwrap_or(Socket::None)
     }
 
@@ -275,14 +278,27 @@ impl Node for World {
         self.sent_by_socket
     }
 
-    fn next_hop(&mut self, _from: u32, _interface: u32, tuple: &Tuple) -> Address {
+    fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address {
+        if let Some(kernel) = &self.kernel {
+            let route = kernel.egress_route(from, tuple);
+            return route
+                .filter(|route| route.link == interface)
+                .map_or(tuple.destination, |route| route.hop);
+        }
         self.next_hops
             .get(&tuple.destination)
             .copied()
             .unwrap_or(tuple.destination)
     }
 
-    fn egress_route(&mut self, _from: u32, tuple: &Tuple, hop: &mut Address, mtu: &mut u32) -> u32 {
+    fn egress_route(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, mtu: &mut u32) -> u32 {
+        if let Some(kernel) = &self.kernel {
+            let Some(route) = kernel.egress_route(from, tuple) else {
+                return 0;
+            };
+            (*hop, *mtu) = (route.hop, route.mtu);
+            return route.link;
+        }
         *mtu = self.route_mtu;
         let next = self.next_hops.get(&tuple.destination);
         *hop = *next.unwrap_or(&tuple.destination);

@@ -11,7 +11,7 @@ use abi::{
     ShapedSubnetKey, Tuple,
 };
 
-use super::{Memory, Ring, SharedBucket, frame};
+use super::{KernelLookups, Memory, Ring, SharedBucket, frame};
 use crate::node::{Lookups, Socket};
 
 /// Declares the rows of each lookup in the list of maps.
@@ -92,6 +92,8 @@ pub struct World {
     pub restored: Option<Vec<u8>>,
     /// The table of identifications, without free elements.
     pub identifications: BTreeMap<u32, u64>,
+    /// The kernel that routes and sockets are looked up in; without one, in the following maps.
+    pub kernel: Option<Arc<dyn KernelLookups>>,
     /// The node's sockets, by the tuple of packets that reach them.
     pub sockets: BTreeMap<Tuple, Socket>,
     /// Whether a socket of the node has sent the current packet.
@@ -169,6 +171,7 @@ impl Default for World {
             reinjected: Vec::new(),
             restored: None,
             identifications: BTreeMap::new(),
+            kernel: None,
             sockets: BTreeMap::new(),
             sent_by_socket: false,
             next_hops: BTreeMap::new(),

@@ -39,7 +39,7 @@ impl FlowReader {
         Ok(table)
     }
 
-    fn entries(&self) -> io::Result<FlowTable> {
+    pub(crate) fn entries(&self) -> io::Result<FlowTable> {
         let flows: Hash<Tuple, Flow> = map::open(&self.pin, &maps::FLOWS)?;
         let mut entries = batch::list(&flows)?
             .into_iter()
