@@ -1,7 +1,7 @@
 //! Records the decisions of a hook: calls the stages of the simulator, and describes each result.
 
 use abi::Direction;
-use verdict::flow_cache::{CacheHit, CacheLookup};
+use verdict::flow_cache::{CacheHit, CacheLookup, Steps};
 use verdict::simulator::{Place, Simulator};
 use verdict::{
     Content, Decision as Result, Fit, Hook, HookStages, HostportMatch, Lack, Origin, Verdict,
@@ -216,10 +216,12 @@ impl HookStages for Recorder<'_> {
         found
     }
 
-    fn find_uplink_flow(&mut self, uplink: u32) -> bool {
-        let found = self.simulator.find_uplink_flow(uplink);
-        self.has_flow |= found;
-        if found {
+    fn find_bypass_translation(&mut self, uplink: u32) -> bool {
+        let found = self.simulator.find_bypass_translation(uplink);
+        // Netfilter's translation, which a connection keeps when it is offloaded, is no flow.
+        let is_flow = found && self.simulator.work().recorder.steps & Steps::FOREIGN_NAT == 0;
+        self.has_flow |= is_flow;
+        if is_flow {
             for described in self.view().flow(true) {
                 self.add(Some(described));
             }
