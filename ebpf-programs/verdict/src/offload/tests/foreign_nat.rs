@@ -215,6 +215,9 @@ fn packets_of_a_flow_between_pods_that_netfilter_translates_take_the_stack() {
         }
         let other = (server.0, server.1 + 1);
         accept_translated(&mut node, tuple(client, server), tuple(client, other));
+        let opening = frame(client, server, [mac(), other_mac()], flag::SYN);
+        let (verdict, bytes) = node.run(Place::FromPod, INTERFACE, &opening);
+        assert_eq!((verdict, bytes), (Verdict::Pass, opening));
         let packet = frame(client, server, [mac(), other_mac()], flag::ACK);
         for _ in 0..6 {
             let (verdict, bytes) = node.run(Place::FromPod, INTERFACE, &packet);
