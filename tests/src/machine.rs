@@ -159,19 +159,16 @@ impl Machine {
             .with_context(|| format!("cannot set {path}"))
     }
 
-    /// Waits until a link has an IPv6 link-local address, and none of its addresses is tentative.
+    /// Waits until a link has an IPv6 link-local address, and no address of the machine is
+    /// tentative.
     ///
     /// The kernel adds the address when the link gets a carrier, and begins with duplicate address
     /// detection after a random delay of up to a second, also if it sends no probes (`addrconf.c`).
     pub fn await_addresses(&self, link: &str) -> Result<()> {
+        let link_local = format!("ip -6 address show dev {link} scope link");
         until(&format!("{}: addresses of {link}", self.name), || {
-            let shown = self.call_json(&format!("ip -j -6 address show dev {link}"))?;
-            let addresses = shown[0]["addr_info"]
-                .as_array()
-                .map_or(&[][..], Vec::as_slice);
-            let is_tentative = |own: &Value| own["tentative"] == true;
-            let has_own = addresses.iter().any(|own| own["scope"] == "link");
-            let ready = has_own && !addresses.iter().any(is_tentative);
+            let tentative = self.call("ip -6 address show tentative")?;
+            let ready = tentative.trim().is_empty() && !self.call(&link_local)?.trim().is_empty();
             Ok(ready.then_some(()))
         })
     }
