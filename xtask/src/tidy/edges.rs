@@ -36,7 +36,9 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("plugin", &["abi", "api", "cni", "invoke", "ipam", "model"]),
     (
         "ctl",
-        &["abi", "api", "cni", "invoke", "model", "planner", "steps"],
+        &[
+            "abi", "api", "cni", "invoke", "kernel", "model", "planner", "steps",
+        ],
     ),
 ];
 
