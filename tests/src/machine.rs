@@ -16,8 +16,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use serde_json::Value;
 
-use crate::Mounts;
 use crate::mounts::inside;
+use crate::{Mounts, until};
 
 /// A network namespace with the sandbox's mounts. Clones refer to the same namespace.
 #[derive(Clone, Debug)]
@@ -157,6 +157,23 @@ impl Machine {
         let path = format!("/proc/sys/net/{key}");
         self.run(|| std::fs::write(&path, value))
             .with_context(|| format!("cannot set {path}"))
+    }
+
+    /// Waits until a link has an IPv6 link-local address, and none of its addresses is tentative.
+    ///
+    /// The kernel adds the address when the link gets a carrier, and begins with duplicate address
+    /// detection after a random delay of up to a second, also if it sends no probes (`addrconf.c`).
+    pub fn await_addresses(&self, link: &str) -> Result<()> {
+        until(&format!("{}: addresses of {link}", self.name), || {
+            let shown = self.call_json(&format!("ip -j -6 address show dev {link}"))?;
+            let addresses = shown[0]["addr_info"]
+                .as_array()
+                .map_or(&[][..], Vec::as_slice);
+            let is_tentative = |own: &Value| own["tentative"] == true;
+            let has_own = addresses.iter().any(|own| own["scope"] == "link");
+            let ready = has_own && !addresses.iter().any(is_tentative);
+            Ok(ready.then_some(()))
+        })
     }
 
     /// Returns the `nsenter` command that enters this machine from another terminal.

@@ -40,8 +40,20 @@ impl Scene {
             client,
             server,
         };
+        scene.wait_for_rules()?;
         scene.warm_up()?;
         Ok(scene)
+    }
+
+    /// Waits until the agent has seen the rules of both families. Until then, packets to a service
+    /// may bypass them, and leave the node.
+    fn wait_for_rules(&self) -> Result<()> {
+        until("packets take the way through the rules", || {
+            let bypass = self.agent.get("/v1/status")?["bypass"].take();
+            let rules = bypass["rules"].to_string();
+            let seen = ["table ip nat", "table ip6 nat"].map(|table| rules.contains(table));
+            Ok((bypass["active"] == false && seen == [true, true]).then_some(()))
+        })
     }
 
     /// Resolves all neighbours beforehand, so that no counted packet waits for that.

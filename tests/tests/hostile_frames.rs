@@ -8,7 +8,7 @@ mod suite;
 use anyhow::{Result, ensure};
 use e2e::{FrameFlood, FrameSender};
 
-use suite::{Origin, Policy, Scene, accepted_lies, of_pod, of_world, run};
+use suite::{Origin, Policy, Scene, accepted_lies, kept, of_pod, of_world, run};
 
 /// The fast path, and the stack alone.
 const MODES: [&str; 2] = ["always", "never"];
@@ -30,7 +30,8 @@ fn attack_from_pod(policy: Policy, seeds: [u64; 2]) -> Result<()> {
             report.count("accepted: the sender's own address") > 30,
             "{title}"
         );
-        ensure!(report.count("dropped: spoofed-address") > 100, "{title}");
+        let spoofed = report.count("dropped: spoofed-address");
+        ensure!(spoofed > 300 / kept(), "{title}: {spoofed}");
     }
     Ok(())
 }
@@ -63,10 +64,8 @@ fn frames_of_the_world_reach_pods_only_with_addresses_of_the_world() -> Result<(
             report.count("accepted: the sender's own address") > 20,
             "{title}"
         );
-        ensure!(
-            report.count("dropped: spoofed-from-outside") > 50,
-            "{title}"
-        );
+        let spoofed = report.count("dropped: spoofed-from-outside");
+        ensure!(spoofed > 150 / kept(), "{title}: {spoofed}");
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ fn entries(sandbox: &Sandbox) -> Result<usize> {
     let path = format!(
         "/sys/fs/bpf/viaduct/v{}/maps/{}",
         abi::ABI_VERSION,
-        abi::maps::FLOWS
+        abi::maps::FLOWS.name
     );
     let dump = sandbox
         .node

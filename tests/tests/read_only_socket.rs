@@ -9,7 +9,7 @@ const GROUP: &str = "4711";
 const SOCKET: &str = "/run/viaduct/viaduct-ro.sock";
 
 /// Requests that change nothing, for the pod `pod`.
-const QUERIES: [&str; 14] = [
+const QUERIES: [&str; 15] = [
     "/v1/status",
     "/v1/pod-cidrs",
     "/v1/hairpin-mode",
@@ -22,6 +22,7 @@ const QUERIES: [&str; 14] = [
     "/v1/counters",
     "/v1/events",
     "/v1/drops",
+    "/v1/why?from=pod&to=198.51.100.7:443",
     "/v1/non-masquerade-cidrs",
     "/metrics",
 ];

@@ -208,13 +208,13 @@ fn a_container_is_inspected_by_its_record_or_by_its_namespace() -> Result<()> {
 
 /// Maps whose entries other software can delete. The others are arrays, or are filled by packets.
 const TABLES: [&str; 7] = [
-    maps::INTERFACES,
-    maps::ENDPOINTS,
-    maps::HOSTPORTS,
-    maps::NETWORKS,
-    maps::UPLINKS,
-    maps::LOCALS,
-    maps::PREFIXES,
+    maps::INTERFACES.name,
+    maps::ENDPOINTS.name,
+    maps::HOSTPORTS.name,
+    maps::NETWORKS.name,
+    maps::UPLINKS.name,
+    maps::LOCALS.name,
+    maps::PREFIXES.name,
 ];
 
 fn table(name: &str) -> String {
@@ -259,7 +259,7 @@ fn deleted_map_entries_are_restored() -> Result<()> {
     let row = "key 1 0 0 0 value".to_owned() + &" 0".repeat(size_of::<abi::Pod>());
     node.call(&format!(
         "bpftool map update pinned {} {row}",
-        table(maps::PODS)
+        table(maps::PODS.name)
     ))?;
     for (name, before) in TABLES.iter().zip(&before) {
         assert!(!before.is_empty(), "{name} is empty before the damage");

@@ -61,9 +61,11 @@ impl Before {
     }
 }
 
-/// A node whose uplink accepts router advertisements, and with locally reserved ports.
+/// A node whose uplink accepts router advertisements, and with locally reserved ports. Its state
+/// changes by itself until the uplink has its addresses.
 fn node() -> Result<Sandbox> {
     let sandbox = Sandbox::new()?;
+    sandbox.node.await_addresses(UPLINK)?;
     make_qdisc(&sandbox.node, UPLINK)?;
     sandbox
         .node

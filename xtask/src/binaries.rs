@@ -10,7 +10,7 @@ use crate::{command, metadata};
 
 /// Integration tests of package `e2e` that need no installed programs: they load BPF programs, or
 /// drive the engine.
-const BPF_TESTS: [&str; 3] = ["differential", "node_histories", "packets"];
+const BPF_TESTS: [&str; 4] = ["differential", "explanations", "node_histories", "packets"];
 
 /// A test binary, and the folder in which cargo would run it.
 #[derive(Clone, Debug)]

@@ -183,7 +183,7 @@ pub struct Flow {
 }
 
 const _: () = assert!(size_of::<Flow>() == 96);
-const _: () = assert!(crate::maps::LIVE_CAPACITY < 1 << 16);
+const _: () = assert!(crate::maps::LIVE.capacity < 1 << 16);
 
 impl Flow {
     /// Returns the account of the flow, an index of [`crate::maps::LIVE`]. That of a flow which is

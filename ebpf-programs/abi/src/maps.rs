@@ -1,75 +1,365 @@
-//! Names and capacities of all BPF maps, and names of the programs.
+//! All BPF maps, each declared once in [`for_each_map!`](crate::for_each_map), and the names of the
+//! programs.
 //!
 //! A map's name is that of its static in the BPF object and of its file in the pin directory. The
-//! kernel keeps 15 characters of it.
+//! kernel keeps 15 characters of it. From the list come the typed definitions below, the statics of
+//! the BPF object, the lookups of `verdict` and of its simulator, and the handles and checks of the
+//! agent.
+
+use core::marker::PhantomData;
+
+/// Calls the macro `$then` with the list of all maps. Each line is
+///
+/// ```text
+/// NAME = Kind<Key, Value>[capacity] | OPTION => lookup in rows;
+/// ```
+///
+/// * `Kind`: one of [`MapKind`]. Keys of arrays are `u32`; that of a trie is the part behind the
+///   prefix length. Ring buffers have neither keys nor values, and their capacity is in bytes.
+/// * `Key`, `Value`: types of this crate, see [`layout!`](crate::layout).
+/// * `OPTION`: none or several [`MapOption`]s.
+/// * `lookup in rows`: only for a hash that the agent writes and `verdict` reads. `lookup` becomes
+///   the method that reads it, `rows` the field that holds its entries in the simulator.
+#[macro_export]
+macro_rules! for_each_map {
+    ([$($with:tt)*] $($then:tt)+) => {
+        $($then)+! {
+            $($with)*
+
+            /// Flow table, never LRU: live flows are not evicted. A flow has two entries.
+            FLOWS = Hash<Tuple, Flow>[$crate::maps::FLOWS_CAPACITY] | BY_LOADER;
+
+            /// Eviction clock: one entry per flow. Every new flow checks the two oldest entries, so
+            /// that dead flows are removed even while no agent sweeps. Its capacity is that of
+            /// [`FLOWS`].
+            TURNS = Queue<(), ClockEntry>[$crate::maps::FLOWS_CAPACITY] | BY_LOADER;
+
+            /// Number of flows of each account ([`crate::Flow::account`]), updated atomically. A
+            /// pod has two accounts: its slot counts the flows that it opens, and its slot plus
+            /// [`OUTSIDE_ACCOUNTS`] those that are opened from outside to it. Account 0 is the
+            /// node's.
+            LIVE = Array<u32, u64>[2 * $crate::maps::PODS_CAPACITY];
+
+            /// Fixed egress addresses, by the interface index of the bridge.
+            EGRESS = Hash<u32, Egress>[64] => egress in egress;
+
+            /// Fragmented datagrams. Not preallocated: most nodes have no fragments. The capacity
+            /// is the share of each pod.
+            FRAGMENTS = Hash<FragmentKey, Datagram>[$crate::maps::PODS_CAPACITY * $crate::RING]
+                | NO_PREALLOC;
+
+            /// The last datagrams of each [`crate::Share`]: the pods', and those of other senders.
+            DATAGRAMS = Hash<u32, DatagramRing>[2 * $crate::maps::PODS_CAPACITY] | NO_PREALLOC;
+
+            /// Fragments that wait for the first one of their datagram, 2 KiB each: the shares of
+            /// 256 senders.
+            HELD = Hash<HeldKey, HeldFragment>[256 * $crate::RING] | NO_PREALLOC;
+
+            /// Identifications of fragmented datagrams that have left the node, by a hash of
+            /// source, destination, protocol and identification. The lower half is the time in
+            /// seconds of `CLOCK_MONOTONIC`, the upper half a hash of the datagram's key; 0 is
+            /// free. The capacity is a power of two.
+            IDENTIFICATIONS = Array<u32, u64>[65_536];
+
+            /// Cache epochs, which only grow. A flow cache entry is valid only while its epochs are
+            /// unchanged.
+            EPOCHS = Array<u32, u64>[$crate::maps::EPOCHS_OF_FLOWS + $crate::maps::SHARDS];
+
+            /// Event table: one element. `BPF_F_MMAPABLE` aligns it to a cache line.
+            EVENTS = Array<u32, Events>[1] | MMAPABLE;
+
+            /// Offload table, by the tuple as netfilter sees it. A connection has an entry per
+            /// direction.
+            OFFLOADED = Hash<Tuple, Offloaded>[131_072] | NO_PREALLOC;
+
+            /// [`crate::OffloadCandidate`]s, which the agent empties: some thousand records.
+            CANDIDATES = RingBuf<(), ()>[65_536];
+
+            /// Counters of the flow cache that are not yet in the flow table. Each CPU has a part
+            /// of its own, as long as its flow cache, and is the only one that writes it.
+            PENDING = Array<u32, PendingCounters>[$crate::maps::CACHE_CAPACITY]
+                | MMAPABLE | BY_LOADER;
+
+            /// Pod table, by slot.
+            PODS = Array<u32, Pod>[$crate::maps::PODS_CAPACITY];
+
+            /// Interface table, by interface index.
+            INTERFACES = Hash<u32, Interface>[$crate::maps::PODS_CAPACITY]
+                => interface in interfaces;
+
+            /// Endpoint table: two address families for each pod.
+            ENDPOINTS = Hash<Address, Endpoint>[2 * $crate::maps::PODS_CAPACITY]
+                => endpoint in endpoints;
+
+            /// Hostport table.
+            HOSTPORTS = Hash<HostportKey, Hostport>[32_768] => hostport in hostports;
+
+            /// Network table, by the interface index of the bridge.
+            NETWORKS = Hash<u32, Network>[1_024] => network in networks;
+
+            /// Hostports that node sockets have connected to.
+            DIALLED = LruHash<DialledKey, Dialled>[16_384];
+
+            /// Uplink table, by interface index.
+            UPLINKS = Hash<u32, Uplink>[64] => uplink in uplinks;
+
+            /// The node's own addresses, with the value 1.
+            LOCALS = Hash<Address, u32>[1_024];
+
+            /// Prefix table: [`crate::PrefixClass`] bits.
+            PREFIXES = LpmTrie<Address, u32>[1_024];
+
+            /// Pod counters, by `slot * 2 + direction`.
+            COUNTERS = PerCpuArray<u32, Counters>[2 * $crate::maps::PODS_CAPACITY];
+
+            /// Drop counters, by [`crate::DropReason`].
+            DROPS = PerCpuArray<u32, DropCount>[$crate::maps::DROP_REASONS];
+
+            /// Drop counters by slot; slot 0 is for packets of which no pod is known. Not
+            /// preallocated: only pods that have lost packets have an entry.
+            POD_DROPS = Hash<u32, PodDrops>[$crate::maps::PODS_CAPACITY] | NO_PREALLOC;
+
+            /// Reports of dropped packets ([`crate::DropRecord`]): some 960.
+            DROP_RECORDS = RingBuf<(), ()>[128 * 1024];
+
+            /// Whether and how often drops are reported: one element.
+            DROP_SAMPLING = Array<u32, DropSampling>[1];
+
+            /// Bandwidth limits of pods, by `slot * 2 + direction`.
+            LIMITS = Array<u32, Limit>[2 * $crate::maps::PODS_CAPACITY];
+
+            /// Shaped subnets of pods: generation of the pod.
+            PEERS = LpmTrie<ShapedSubnetKey, u32>[
+                $crate::SUBNETS_OF_POD * $crate::maps::PODS_CAPACITY
+            ];
+
+            /// Token buckets of pods, by `slot * 2 + direction`.
+            BUCKETS = Array<u32, Bucket>[2 * $crate::maps::PODS_CAPACITY];
+
+            /// Counters of limited traffic, by `slot * 2 + direction`.
+            SHAPED = PerCpuArray<u32, Shaped>[2 * $crate::maps::PODS_CAPACITY];
+
+            /// Paced sockets: socket cookie → `SO_MAX_PACING_RATE` that was set, in bytes per
+            /// second.
+            PACED = LruHash<u64, u32>[16_384];
+
+            /// Sockets with a clamped TCP window: socket cookie → clamp that was set, in bytes.
+            BOUNDED = LruHash<u64, u32>[16_384];
+
+            /// Settings: one element.
+            SETTINGS = Array<u32, Settings>[1];
+
+            /// Result of the last sweep: one element.
+            SWEPT = Array<u32, Swept>[1];
+        }
+    };
+    ($($then:tt)+) => {
+        $crate::for_each_map! { [] $($then)+ }
+    };
+}
+
+/// Calls the macro `$then` with a line `NAME: Key, Value, lookup, rows;` for each map that
+/// `verdict` reads by a lookup, see [`for_each_map!`](crate::for_each_map).
+#[macro_export]
+macro_rules! for_each_lookup {
+    ($($then:tt)+) => {
+        $crate::for_each_map! { [[$($then)+]] $crate::lookups_of }
+    };
+}
+
+/// Second half of [`for_each_lookup!`](crate::for_each_lookup).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! lookups_of {
+    ([$($then:tt)+] $(
+        $(#[$doc:meta])*
+        $name:ident = $kind:ident<$key:tt, $value:tt>[$capacity:expr] $(| $option:ident)*
+            $(=> $lookup:ident in $rows:ident)?;
+    )*) => {
+        $($then)+! { $($($name: $key, $value, $lookup, $rows;)?)* }
+    };
+}
+
+/// Type of a key or value in the list of maps: a number, nothing, or a type of this crate.
+#[macro_export]
+macro_rules! layout {
+    (u32) => {
+        u32
+    };
+    (u64) => {
+        u64
+    };
+    (()) => {
+        ()
+    };
+    ($layout:ident) => {
+        $crate::$layout
+    };
+}
+
+/// Type of the key that a lookup takes: a number, or a reference to a type of this crate.
+#[macro_export]
+macro_rules! lookup_key {
+    (u32) => {
+        u32
+    };
+    ($layout:ident) => {
+        &$crate::$layout
+    };
+}
+
+/// Type of a map (`enum bpf_map_type` in `include/uapi/linux/bpf.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapKind {
+    /// Hash, preallocated unless [`NO_PREALLOC`] is set.
+    Hash,
+    /// Hash that evicts the least recently used entry where it is full.
+    LruHash,
+    /// Array; all elements exist, and are zeros at first.
+    Array,
+    /// Array with a value for each CPU.
+    PerCpuArray,
+    /// Longest-prefix trie.
+    LpmTrie,
+    /// Queue without keys.
+    Queue,
+    /// Ring buffer of records.
+    RingBuf,
+}
+
+/// Option of a map in the list.
+#[derive(Clone, Copy, Debug)]
+pub struct MapOption {
+    /// Flag of the map (`BPF_F_*` in `include/uapi/linux/bpf.h`), or 0.
+    flag: u32,
+    is_sized_by_loader: bool,
+}
+
+/// `BPF_F_NO_PREALLOC`: entries take memory only while they exist.
+pub const NO_PREALLOC: MapOption = MapOption::of_flag(1);
+/// `BPF_F_MMAPABLE`: the kernel aligns the first element to a page, so that an element of 64 bytes
+/// lies in one cache line.
+pub const MMAPABLE: MapOption = MapOption::of_flag(1 << 10);
+/// The loader may choose another capacity.
+pub const BY_LOADER: MapOption = MapOption {
+    flag: 0,
+    is_sized_by_loader: true,
+};
+
+impl MapOption {
+    const fn of_flag(flag: u32) -> Self {
+        Self {
+            flag,
+            is_sized_by_loader: false,
+        }
+    }
+
+    /// Returns the flag of the map, or 0.
+    #[must_use]
+    pub const fn flag(self) -> u32 {
+        self.flag
+    }
+}
+
+/// Definition of a map from `K` to `V`.
+#[derive(Debug)]
+pub struct MapDef<K, V> {
+    /// Name of the static in the BPF object, and of the pin.
+    pub name: &'static str,
+    /// Type of the map.
+    pub kind: MapKind,
+    /// Number of entries, or bytes of a ring buffer; the default where the loader chooses it.
+    pub capacity: u32,
+    /// Flags of the map (`BPF_F_*`).
+    pub flags: u32,
+    is_sized_by_loader: bool,
+    types: PhantomData<fn(K) -> V>,
+}
+
+impl<K, V> MapDef<K, V> {
+    /// Returns the definition without its types.
+    #[must_use]
+    pub const fn shape(&self) -> MapShape {
+        let prefix_len = if matches!(self.kind, MapKind::LpmTrie) {
+            size_of::<u32>()
+        } else {
+            0
+        };
+        MapShape {
+            name: self.name,
+            kind: self.kind,
+            key: prefix_len + size_of::<K>(),
+            value: size_of::<V>(),
+            capacity: self.capacity,
+            is_sized_by_loader: self.is_sized_by_loader,
+        }
+    }
+}
+
+/// What the kernel reports of a map, as it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapShape {
+    /// Name of the static in the BPF object, and of the pin.
+    pub name: &'static str,
+    /// Type of the map.
+    pub kind: MapKind,
+    /// Size of a key in bytes, with the prefix length of a trie.
+    pub key: usize,
+    /// Size of a value in bytes.
+    pub value: usize,
+    /// Number of entries, or bytes of a ring buffer.
+    pub capacity: u32,
+    /// Whether the map may have another capacity, which the agent that created it has chosen.
+    pub is_sized_by_loader: bool,
+}
+
+macro_rules! define {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $kind:ident<$key:tt, $value:tt>[$capacity:expr] $(| $option:ident)*
+            $(=> $lookup:ident in $rows:ident)?;
+    )*) => {
+        $(
+            $(#[$doc])*
+            pub const $name: MapDef<$crate::layout!($key), $crate::layout!($value)> = MapDef {
+                name: stringify!($name),
+                kind: MapKind::$kind,
+                capacity: $capacity,
+                flags: 0 $(| $option.flag)*,
+                is_sized_by_loader: false $(|| $option.is_sized_by_loader)*,
+                types: PhantomData,
+            };
+        )*
+
+        /// The shapes of all maps.
+        pub const ALL: &[MapShape] = &[$($name.shape()),*];
+    };
+}
+for_each_map!(define);
 
 /// Maps whose layout has changed: name and the ABI version of the last change. On an upgrade from
 /// an older version, the agent migrates all other maps with their contents. A change that keeps
 /// type, sizes and capacity must rename the map.
 #[cfg(not(feature = "next-layout"))]
-pub const CHANGED: [(&str, u32); 3] = [(FLOWS, 2), (LIVE, 2), (FRAGMENTS, 2)];
+pub const CHANGED: [(&str, u32); 3] = [(FLOWS.name, 2), (LIVE.name, 2), (FRAGMENTS.name, 2)];
 /// Maps whose layout has changed: here [`EGRESS`], which the feature `next-layout` changes.
 #[cfg(feature = "next-layout")]
 pub const CHANGED: [(&str, u32); 4] = [
-    (FLOWS, 2),
-    (LIVE, 2),
-    (FRAGMENTS, 2),
-    (EGRESS, crate::ABI_VERSION),
+    (FLOWS.name, 2),
+    (LIVE.name, 2),
+    (FRAGMENTS.name, 2),
+    (EGRESS.name, crate::ABI_VERSION),
 ];
 
-/// Flow table: hash, [`crate::Tuple`] → [`crate::Flow`], preallocated, never LRU: live flows are
-/// not evicted.
-pub const FLOWS: &str = "FLOWS";
-/// Default capacity of [`FLOWS`], which the agent can change; a flow has two entries.
+/// Default capacity of [`FLOWS`], which the agent can change.
 pub const FLOWS_CAPACITY: u32 = 131_072;
-
-/// Eviction clock: queue of [`crate::ClockEntry`], one per flow. Every new flow checks the two
-/// oldest entries, so that dead flows are removed even while no agent sweeps. Its capacity is that
-/// of [`FLOWS`].
-pub const TURNS: &str = "TURNS";
-
-/// Number of flows of each account ([`crate::Flow::account`]): array, account → `u64`, updated
-/// atomically. A pod has two accounts: its slot counts the flows that it opens, and its slot plus
-/// [`OUTSIDE_ACCOUNTS`] those that are opened from outside to it. Account 0 is the node's.
-pub const LIVE: &str = "LIVE";
-/// Capacity of [`LIVE`].
-pub const LIVE_CAPACITY: u32 = 2 * PODS_CAPACITY;
+/// Number of slots of [`PODS`], including slot 0, which is never used.
+pub const PODS_CAPACITY: u32 = 2_048;
 /// The first account of flows that are opened from outside, that of slot 0.
 pub const OUTSIDE_ACCOUNTS: u32 = PODS_CAPACITY;
+/// Capacity of [`DROPS`]: room for reasons of later versions.
+pub const DROP_REASONS: u32 = 64;
 
-/// Fixed egress addresses: hash, interface index of the bridge → [`crate::Egress`].
-pub const EGRESS: &str = "EGRESS";
-/// Capacity of [`EGRESS`].
-pub const EGRESS_CAPACITY: u32 = 64;
-
-/// Fragmented datagrams: hash, [`crate::FragmentKey`] → [`crate::Datagram`]. Not preallocated: most
-/// nodes have no fragments.
-pub const FRAGMENTS: &str = "FRAGMENTS";
-/// Capacity of [`FRAGMENTS`]: the share of each pod.
-pub const FRAGMENTS_CAPACITY: u32 = PODS_CAPACITY * crate::RING;
-
-/// The last datagrams of each [`crate::Share`]: hash, share → [`crate::DatagramRing`]. Not
-/// preallocated.
-pub const DATAGRAMS: &str = "DATAGRAMS";
-/// Capacity of [`DATAGRAMS`]: the pods, and the shares of other senders.
-pub const DATAGRAMS_CAPACITY: u32 = 2 * PODS_CAPACITY;
-
-/// Fragments that wait for the first one of their datagram: hash, [`crate::HeldKey`] →
-/// [`crate::HeldFragment`]. Not preallocated.
-pub const HELD: &str = "HELD";
-/// Capacity of [`HELD`], 2 KiB each: the shares of 256 senders.
-pub const HELD_CAPACITY: u32 = 256 * crate::RING;
-
-/// Identifications of fragmented datagrams that have left the node: array of `u64`, by a hash of
-/// source, destination, protocol and identification. The lower half is the time in seconds of
-/// `CLOCK_MONOTONIC`, the upper half a hash of the datagram's key; 0 is free.
-pub const IDENTIFICATIONS: &str = "IDENTIFICATIONS";
-/// Capacity of [`IDENTIFICATIONS`], a power of two.
-pub const IDENTIFICATIONS_CAPACITY: u32 = 65_536;
-
-/// Cache epochs: array of `u64`, which only grow. A flow cache entry is valid only while its epochs
-/// are unchanged.
-pub const EPOCHS: &str = "EPOCHS";
 /// Index in [`EPOCHS`] of the epoch that the agent advances after every change of a map.
 pub const EPOCH_OF_TABLES: u32 = 0;
 /// Index in [`EPOCHS`] of the first epoch that programs advance after changes of flows.
@@ -78,24 +368,6 @@ pub const EPOCHS_OF_FLOWS: u32 = 1;
 /// invalidates few cache entries.
 pub const SHARDS: u32 = 256;
 
-/// Event table: array of one [`crate::Events`].
-pub const EVENTS: &str = "EVENTS";
-
-/// Offload table: hash, [`crate::Tuple`] as netfilter sees it → [`crate::Offloaded`]. Not
-/// preallocated. A connection has an entry per direction.
-pub const OFFLOADED: &str = "OFFLOADED";
-/// Capacity of [`OFFLOADED`].
-pub const OFFLOADED_CAPACITY: u32 = 131_072;
-
-/// Ring buffer of [`crate::OffloadCandidate`], which the agent empties.
-pub const CANDIDATES: &str = "CANDIDATES";
-/// Size of [`CANDIDATES`] in bytes: some thousand records.
-pub const CANDIDATES_SIZE: u32 = 65_536;
-
-/// Counters of the flow cache that are not yet in the flow table: array of
-/// [`crate::PendingCounters`]. Each CPU has a part of its own, as long as its flow cache, and is
-/// the only one that writes it. The loader sets the capacity.
-pub const PENDING: &str = "PENDING";
 /// Flow cache entries of all CPUs, where the loader sets no other number.
 pub const CACHE_CAPACITY: u32 = 131_072;
 /// Flow cache entries of a CPU, where the loader sets no other number: a power of two.
@@ -104,105 +376,6 @@ pub const CACHE_CAPACITY_OF_CPU: u32 = 2_048;
 pub const CACHE_WAYS: u32 = 4;
 /// Most flow cache entries of a CPU.
 pub const MAX_CACHE_CAPACITY_OF_CPU: u32 = 65_536;
-
-/// Pod table: array, slot → [`crate::Pod`].
-pub const PODS: &str = "PODS";
-/// Number of slots of [`PODS`], including slot 0, which is never used.
-pub const PODS_CAPACITY: u32 = 2_048;
-
-/// Interface table: hash, interface index → [`crate::Interface`].
-pub const INTERFACES: &str = "INTERFACES";
-/// Capacity of [`INTERFACES`].
-pub const INTERFACES_CAPACITY: u32 = PODS_CAPACITY;
-
-/// Endpoint table: hash, [`crate::Address`] → [`crate::Endpoint`].
-pub const ENDPOINTS: &str = "ENDPOINTS";
-/// Capacity of [`ENDPOINTS`]: two address families for each pod.
-pub const ENDPOINTS_CAPACITY: u32 = 2 * PODS_CAPACITY;
-
-/// Hostport table: hash, [`crate::HostportKey`] → [`crate::Hostport`].
-pub const HOSTPORTS: &str = "HOSTPORTS";
-/// Capacity of [`HOSTPORTS`].
-pub const HOSTPORTS_CAPACITY: u32 = 32_768;
-
-/// Network table: hash, interface index of the bridge → [`crate::Network`].
-pub const NETWORKS: &str = "NETWORKS";
-/// Capacity of [`NETWORKS`].
-pub const NETWORKS_CAPACITY: u32 = 1_024;
-
-/// Hostports that node sockets have connected to: LRU hash, [`crate::DialledKey`] →
-/// [`crate::Dialled`].
-pub const DIALLED: &str = "DIALLED";
-/// Capacity of [`DIALLED`].
-pub const DIALLED_CAPACITY: u32 = 16_384;
-
-/// Uplink table: hash, interface index → [`crate::Uplink`].
-pub const UPLINKS: &str = "UPLINKS";
-/// Capacity of [`UPLINKS`].
-pub const UPLINKS_CAPACITY: u32 = 64;
-
-/// The node's own addresses: hash, [`crate::Address`] → `u32` (1).
-pub const LOCALS: &str = "LOCALS";
-/// Capacity of [`LOCALS`].
-pub const LOCALS_CAPACITY: u32 = 1_024;
-
-/// Prefix table: longest-prefix trie, [`crate::PrefixKey`] → [`crate::PrefixClass`] bits.
-pub const PREFIXES: &str = "PREFIXES";
-/// Capacity of [`PREFIXES`].
-pub const PREFIXES_CAPACITY: u32 = 1_024;
-
-/// Pod counters: per-CPU array, `slot * 2 + direction` → [`crate::Counters`].
-pub const COUNTERS: &str = "COUNTERS";
-/// Capacity of [`COUNTERS`].
-pub const COUNTERS_CAPACITY: u32 = 2 * PODS_CAPACITY;
-
-/// Drop counters: per-CPU array, [`crate::DropReason`] → [`crate::DropCount`].
-pub const DROPS: &str = "DROPS";
-/// Capacity of [`DROPS`]: room for reasons of later versions.
-pub const DROP_REASONS: u32 = 64;
-
-/// Drop counters by pod: hash, slot → [`crate::PodDrops`]; slot 0 is for packets of which no pod is
-/// known. Not preallocated: only pods that have lost packets have an entry.
-pub const POD_DROPS: &str = "POD_DROPS";
-/// Capacity of [`POD_DROPS`].
-pub const POD_DROPS_CAPACITY: u32 = PODS_CAPACITY;
-
-/// Reports of dropped packets: ring buffer of [`crate::DropRecord`].
-pub const DROP_RECORDS: &str = "DROP_RECORDS";
-/// Size of [`DROP_RECORDS`] in bytes: some 960 reports.
-pub const DROP_RECORDS_BYTES: u32 = 128 * 1024;
-/// Whether and how often drops are reported: array of one [`crate::DropSampling`].
-pub const DROP_SAMPLING: &str = "DROP_SAMPLING";
-
-/// Bandwidth limits of pods: array, `slot * 2 + direction` → [`crate::Limit`].
-pub const LIMITS: &str = "LIMITS";
-/// Token buckets of pods: array, `slot * 2 + direction` → [`crate::Bucket`].
-pub const BUCKETS: &str = "BUCKETS";
-/// Counters of limited traffic: per-CPU array, `slot * 2 + direction` → [`crate::Shaped`].
-pub const SHAPED: &str = "SHAPED";
-/// Capacity of [`LIMITS`], [`BUCKETS`] and [`SHAPED`].
-pub const LIMITS_CAPACITY: u32 = 2 * PODS_CAPACITY;
-
-/// Shaped subnets of pods: longest-prefix trie, [`crate::ShapedSubnetKey`] → generation of the pod.
-pub const PEERS: &str = "PEERS";
-/// Capacity of [`PEERS`].
-pub const PEERS_CAPACITY: u32 = crate::SUBNETS_OF_POD * PODS_CAPACITY;
-
-/// Paced sockets: LRU hash, socket cookie → `SO_MAX_PACING_RATE` that was set, in bytes per second.
-pub const PACED: &str = "PACED";
-/// Capacity of [`PACED`].
-pub const PACED_CAPACITY: u32 = 16_384;
-
-/// Sockets with a clamped TCP window: LRU hash, socket cookie → clamp that was set, in bytes.
-pub const BOUNDED: &str = "BOUNDED";
-/// Capacity of [`BOUNDED`].
-pub const BOUNDED_CAPACITY: u32 = 16_384;
-
-/// Settings: array of one [`crate::Settings`].
-pub const SETTINGS: &str = "SETTINGS";
-
-/// Result of the last sweep: array of one [`crate::Swept`].
-pub const SWEPT: &str = "SWEPT";
 
 /// Names of the programs in the BPF object.
 pub mod programs {

@@ -5,8 +5,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Tuple;
 
-/// What the agent has decided about packets with a tuple as netfilter sees it: value of the offload
-/// table. 16 bytes.
+/// What the agent has decided about packets with a tuple as netfilter sees it first: value of the
+/// offload table. 56 bytes.
 #[derive(
     Clone,
     Copy,
@@ -29,13 +29,18 @@ pub struct Offloaded {
     pub expires: u32,
     /// [`Offloaded::ACCEPTED`], or any other number for packets that stay on the stack.
     pub decision: u32,
+    /// The tuple that the packets have behind netfilter: another one where it translates them.
+    pub translated: Tuple,
 }
 
-const _: () = assert!(size_of::<Offloaded>() == 16);
+const _: () = assert!(size_of::<Offloaded>() == 56);
 
 impl Offloaded {
     /// [`Offloaded::decision`]: packets bypass the stack.
     pub const ACCEPTED: u32 = 1;
+    /// [`Offloaded::decision`]: packets have this tuple behind netfilter's translation only. The
+    /// decision about them is in the entry of the tuple that they had before.
+    pub const BEHIND_NAT: u32 = 0;
 }
 
 /// A packet that netfilter has accepted, of a connection that may be offloaded: record of the

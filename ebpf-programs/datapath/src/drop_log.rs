@@ -12,7 +12,7 @@ use abi::{
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers;
 use verdict::drop_record::{Bytes, Dropped, describe, sample};
-use verdict::{Node as _, Packet};
+use verdict::{Lookups as _, Packet};
 
 use crate::atomic;
 use crate::drop_counters::drop_count;

@@ -54,9 +54,15 @@ impl FlowCache for Kernel {
     }
 
     #[inline(always)]
-    fn offloaded(&self, tuple: &Tuple) -> Option<Offloaded> {
+    fn read_offloaded(&self, tuple: &Tuple, into: &mut Offloaded) -> bool {
         // SAFETY: values of this map are plain numbers that stay readable until the program ends.
-        unsafe { OFFLOADED.get(tuple) }.copied()
+        match unsafe { OFFLOADED.get(tuple) } {
+            Some(offloaded) => {
+                *into = *offloaded;
+                true
+            }
+            None => false,
+        }
     }
 
     #[inline(always)]

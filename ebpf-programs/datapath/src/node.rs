@@ -6,13 +6,13 @@
 use core::ptr;
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, HeldHeader,
-    Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink, protocol,
+    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, Settings, Tuple,
+    protocol,
 };
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers;
 use aya_ebpf::maps::lpm_trie::Key;
-use verdict::{Insertion, Node, Socket, Touch};
+use verdict::{Insertion, Lookups, Node, Socket, Touch};
 
 use crate::atomic::{add, fetch_add};
 use crate::drop_counters::count_pod_drop;
@@ -25,6 +25,23 @@ use crate::route;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 const FILE_EXISTS: i32 = -17;
+
+/// Reads the map of each lookup.
+macro_rules! lookups {
+    ($($map:ident: $key:tt, $value:tt, $lookup:ident, $rows:ident;)*) => {
+        impl Lookups for Kernel {
+            $(
+                #[inline(always)]
+                fn $lookup(&self, key: abi::lookup_key!($key)) -> Option<&abi::layout!($value)> {
+                    // SAFETY: values of these maps are plain numbers that stay readable until the
+                    // program ends.
+                    unsafe { maps::$map.get(key) }
+                }
+            )*
+        }
+    };
+}
+abi::for_each_lookup!(lookups);
 
 impl Node for Kernel {
     type Entry = *mut Flow;
@@ -49,42 +66,6 @@ impl Node for Kernel {
     #[inline(always)]
     fn pod(&self, slot: u32) -> Option<&Pod> {
         maps::PODS.get(slot)
-    }
-
-    #[inline(always)]
-    fn interface(&self, interface: u32) -> Option<&Interface> {
-        // SAFETY: values of this map are plain numbers that stay readable until the program ends.
-        unsafe { maps::INTERFACES.get(interface) }
-    }
-
-    #[inline(always)]
-    fn endpoint(&self, address: &Address) -> Option<&Endpoint> {
-        // SAFETY: as above.
-        unsafe { maps::ENDPOINTS.get(address) }
-    }
-
-    #[inline(always)]
-    fn hostport(&self, key: &HostportKey) -> Option<&Hostport> {
-        // SAFETY: as above.
-        unsafe { maps::HOSTPORTS.get(key) }
-    }
-
-    #[inline(always)]
-    fn network(&self, bridge: u32) -> Option<&Network> {
-        // SAFETY: as above.
-        unsafe { maps::NETWORKS.get(bridge) }
-    }
-
-    #[inline(always)]
-    fn egress(&self, bridge: u32) -> Option<&Egress> {
-        // SAFETY: as above.
-        unsafe { maps::EGRESS.get(bridge) }
-    }
-
-    #[inline(always)]
-    fn uplink(&self, interface: u32) -> Option<&Uplink> {
-        // SAFETY: as above.
-        unsafe { maps::UPLINKS.get(interface) }
     }
 
     #[inline(always)]

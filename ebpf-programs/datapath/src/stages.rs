@@ -128,8 +128,8 @@ stage!(stage_redirect_to_pod() -> Verdict, |kernel, work| {
 stage!(stage_bypass_from_pod() -> Verdict, |kernel, work| {
     stages::bypass_from_pod(kernel, work)
 });
-stage!(stage_find_uplink_flow(uplink: u32) -> bool, |kernel, work, uplink| {
-    stages::find_uplink_flow(kernel, work, uplink)
+stage!(stage_find_bypass_translation(uplink: u32) -> bool, |kernel, work, uplink| {
+    stages::find_bypass_translation(kernel, work, uplink)
 });
 stage!(stage_forward_to_pod() -> Verdict, |kernel, work| {
     stages::forward_to_pod(kernel, work)
@@ -415,8 +415,8 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn find_uplink_flow(&mut self, uplink: u32) -> bool {
-        Code::from_code(stage_find_uplink_flow(self.skb, uplink.code()))
+    fn find_bypass_translation(&mut self, uplink: u32) -> bool {
+        Code::from_code(stage_find_bypass_translation(self.skb, uplink.code()))
     }
 
     #[inline(always)]

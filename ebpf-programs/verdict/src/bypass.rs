@@ -7,7 +7,7 @@
 //! place to another. ARP, neighbour discovery, multicast, errors and everything unknown take the
 //! stack.
 
-use abi::{Address, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
+use abi::{EndpointFlags, FlowFlags, SettingsFlags, Tuple};
 
 use crate::flow;
 use crate::flow_cache::{FlowCache, Steps, tag_offloaded};
@@ -34,6 +34,19 @@ pub(crate) fn from_pod<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
     work: &mut Work,
 ) -> Decision<Verdict> {
+    let verdict = redirect_from_pod(env, work)?;
+    if verdict == Verdict::Pass {
+        // Netfilter translates what the stack gets.
+        work.recorder.steps &= !(Steps::OFFLOADED | Steps::FOREIGN_NAT);
+    }
+    Ok(verdict)
+}
+
+#[inline(always)]
+fn redirect_from_pod<E: Packet + Node + Shaper + FlowCache>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<Verdict> {
     let Some(pod) = env.pod(work.pod) else {
         return Ok(Verdict::Pass);
     };
@@ -41,31 +54,97 @@ pub(crate) fn from_pod<E: Packet + Node + Shaper + FlowCache>(
     if pod.flags & EndpointFlags::BYPASS == 0 || !headers_allow_bypass(&work.headers) {
         return Ok(Verdict::Pass);
     }
-    if !is_allowed(env) {
-        if !offload::is_offloaded(env, work, &work.headers.tuple) {
-            return Ok(Verdict::Pass);
-        }
-        work.recorder.steps |= Steps::OFFLOADED;
+    if !is_allowed(env) && !is_offloaded(env, work) {
+        return Ok(Verdict::Pass);
     }
-    let to = work.headers.tuple.destination;
+    let to = if is_translated_by_netfilter(work) {
+        work.translated.destination
+    } else {
+        work.headers.tuple.destination
+    };
     if row_cache::find_endpoint(env, work, &to) {
-        Ok(to_local_pod(env, work, network))
+        to_local_pod(env, work, network)
     } else {
         to_uplink(env, work, network)
     }
 }
 
-/// Redirects to a pod on the same bridge, as the bridge would: nothing in the frame changes.
+/// Returns whether the packet may bypass the stack by the agent's decision. [`Work::translated`] is
+/// the tuple that it must get then.
 #[inline(always)]
-fn to_local_pod<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work, network: u32) -> Verdict {
+fn is_offloaded<E: Node + FlowCache>(env: &E, work: &mut Work) -> bool {
+    let has_flow = work.recorder.has_flow();
+    if !has_flow {
+        work.translated = work.headers.tuple;
+    }
+    // Where there is a flow, the packet has been rewritten already.
+    if !offload::is_offloaded(env, work) || (has_flow && offload::is_translated(work)) {
+        return false;
+    }
+    work.recorder.steps |= Steps::OFFLOADED;
+    if offload::is_translated(work) {
+        work.recorder.steps |= Steps::FOREIGN_NAT;
+        work.translated = work.offloaded.translated;
+    }
+    true
+}
+
+/// Returns whether the packet gets the tuple [`Work::translated`] in place of netfilter's
+/// translation.
+#[inline(always)]
+pub(crate) const fn is_translated_by_netfilter(work: &Work) -> bool {
+    work.recorder.steps & Steps::FOREIGN_NAT != 0
+}
+
+/// Redirects to a pod of the node. A frame to a pod on the same bridge goes there as the bridge
+/// would send it: nothing in it changes. What netfilter would translate may be routed as well.
+#[inline(always)]
+fn to_local_pod<E: Packet + Node + Shaper>(
+    env: &mut E,
+    work: &mut Work,
+    network: u32,
+) -> Decision<Verdict> {
     let Some(pod) = env.pod(work.endpoint.pod) else {
-        return Verdict::Pass;
+        return Ok(Verdict::Pass);
     };
     let direct = pod.network == network && has_mac(env, DESTINATION_MAC, pod.mac);
-    if !direct || work.endpoint.interface == work.interface || !may_redirect_to_pod(env, work) {
-        return Verdict::Pass;
+    let is_translated = is_translated_by_netfilter(work);
+    if work.endpoint.interface == work.interface
+        || (!direct && !is_translated)
+        || (is_translated && !offload::allows_translated(env, work))
+        || !may_redirect_to_pod(env, work)
+    {
+        return Ok(Verdict::Pass);
     }
-    Verdict::RedirectPeer(work.endpoint.interface)
+    if direct || (is_routed(env, work, network) && route_to_pod(env, work)?) {
+        Ok(Verdict::RedirectPeer(work.endpoint.interface))
+    } else {
+        Ok(Verdict::Pass)
+    }
+}
+
+/// Returns whether the stack would route the packet: it is addressed to the bridge, and a router
+/// forwards it.
+#[inline(always)]
+fn is_routed<E: Packet + Node>(env: &E, work: &mut Work, network: u32) -> bool {
+    work.stack_only == 0
+        && row_cache::bridge_mac(env, work, network)
+            .is_some_and(|mac| has_mac(env, DESTINATION_MAC, mac))
+}
+
+/// Writes TTL and MAC addresses of a packet that is routed to the pod in [`Work::endpoint`].
+/// Returns false, and writes nothing, where that is not possible.
+#[inline(always)]
+fn route_to_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<bool> {
+    let bridge = env.pod(work.endpoint.pod).map_or(0, |pod| pod.network);
+    let Some(mac) = row_cache::bridge_mac(env, work, bridge) else {
+        return Ok(false);
+    };
+    if !decrement_ttl(env, work)? {
+        return Ok(false);
+    }
+    set_mac_addresses(env, work, mac)?;
+    Ok(true)
 }
 
 /// Redirects out of the node by the kernel's route; the uplink's program masquerades.
@@ -75,12 +154,20 @@ fn to_uplink<E: Packet + Node + Shaper + FlowCache>(
     work: &mut Work,
     network: u32,
 ) -> Decision<Verdict> {
-    let routed = row_cache::bridge_mac(env, work, network)
-        .is_some_and(|mac| has_mac(env, DESTINATION_MAC, mac));
-    if !routed || work.stack_only != 0 {
+    if !is_routed(env, work, network) {
         return Ok(Verdict::Pass);
     }
-    let link = row_cache::egress_route(env, &mut work.rows.egress, network, &work.headers.tuple);
+    // The kernel looks up the route when netfilter has translated the destination, and translates
+    // the source afterwards.
+    let link = if is_translated_by_netfilter(work) {
+        let tuple = &mut work.pair.reply.key;
+        *tuple = work.translated;
+        tuple.source = work.headers.tuple.source;
+        tuple.source_port = work.headers.tuple.source_port;
+        row_cache::egress_route(env, &mut work.rows.egress, network, tuple)
+    } else {
+        row_cache::egress_route(env, &mut work.rows.egress, network, &work.headers.tuple)
+    };
     work.hop = work.rows.egress.hop;
     let Some(uplink) = row_cache::uplink(env, work, link) else {
         return Ok(Verdict::Pass);
@@ -131,33 +218,39 @@ fn length<E: Packet + Shaper>(env: &E, headers: &Headers) -> Option<u32> {
     Some(headers.l4 - headers.l3 + transport + size)
 }
 
-/// Decides about a packet from outside to the pod that has the address `to`, the packet's
-/// destination after translation.
+/// Decides about a packet of a flow from outside that is to get the tuple [`Work::translated`], and
+/// is not rewritten yet. Where netfilter would translate it as well, that is the final tuple after
+/// a redirect.
 #[inline(always)]
 pub(crate) fn to_pod<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
     work: &mut Work,
-    to: &Address,
 ) -> Decision<Verdict> {
+    // What is for no pod by our own translation may be for one by netfilter's.
+    let is_allowed = work.pod != 0 && is_allowed(env);
     if work.headers.l3 != ETHERNET
         || !env.is_for_this_host()
         || !headers_allow_bypass(&work.headers)
-        || !(is_allowed(env) || offload::is_offloaded(env, work, &work.translated))
+        || !(is_allowed || offload::is_offloaded(env, work))
         || !passes_reverse_path(env, work)
     {
         return Ok(Verdict::Pass);
     }
-    if !row_cache::find_endpoint(env, work, to) {
-        return Ok(Verdict::Pass);
-    }
-    let bridge = env.pod(work.endpoint.pod).map_or(0, |pod| pod.network);
-    let Some(mac) = row_cache::bridge_mac(env, work, bridge) else {
-        return Ok(Verdict::Pass);
+    let is_translated = !is_allowed && offload::is_translated(work);
+    let to = if is_translated {
+        work.offloaded.translated.destination
+    } else {
+        work.translated.destination
     };
-    if !may_redirect_to_pod(env, work) || !decrement_ttl(env, work)? {
+    let may = row_cache::find_endpoint(env, work, &to)
+        && (!is_translated || offload::allows_translated(env, work))
+        && may_redirect_to_pod(env, work);
+    if !may || !route_to_pod(env, work)? {
         return Ok(Verdict::Pass);
     }
-    set_mac_addresses(env, work, mac)?;
+    if is_translated {
+        work.translated = work.offloaded.translated;
+    }
     Ok(Verdict::RedirectPeer(work.endpoint.interface))
 }
 

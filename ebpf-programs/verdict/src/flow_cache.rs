@@ -78,8 +78,9 @@ pub trait FlowCache {
     fn events_valid_for(&self) -> u64;
     /// Returns a number that grows with every change of netfilter rules that the agent reports.
     fn epoch_of_rulesets(&self) -> u64;
-    /// Returns the agent's decision about packets with this tuple in netfilter.
-    fn offloaded(&self, tuple: &Tuple) -> Option<Offloaded>;
+    /// Copies the agent's decision about packets that reach netfilter with this tuple; returns
+    /// whether there is one.
+    fn read_offloaded(&self, tuple: &Tuple, into: &mut Offloaded) -> bool;
     /// Reports a connection that netfilter has accepted to the agent.
     fn report_candidate(&mut self, candidate: &OffloadCandidate);
     /// Returns a number that grows with every change of a table that a verdict about tuples of this
@@ -248,6 +249,8 @@ impl Steps {
     pub const PORTS: u32 = 1 << 4;
     /// The packet is redirected past rules of other software.
     pub const OFFLOADED: u32 = 1 << 5;
+    /// The packet, which has no flow of ours, is translated as netfilter would.
+    pub const FOREIGN_NAT: u32 = 1 << 6;
     /// Anything but the TTL was rewritten.
     pub const REWRITTEN: u32 = Self::MAC_ADDRESSES | Self::ADDRESSES | Self::PORTS;
 }
@@ -261,8 +264,14 @@ impl CacheRecorder {
 
     /// Returns whether the packet's flow was found.
     #[inline(always)]
-    const fn has_flow(&self) -> bool {
+    pub(crate) const fn has_flow(&self) -> bool {
         self.steps & Steps::FLOW != 0
+    }
+
+    /// Returns whether [`Work::translated`] is the tuple that the packet has got.
+    #[inline(always)]
+    const fn has_translation(&self) -> bool {
+        self.steps & (Steps::FLOW | Steps::FOREIGN_NAT) != 0
     }
 }
 

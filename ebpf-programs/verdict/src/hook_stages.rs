@@ -81,8 +81,8 @@ pub trait HookStages {
     fn redirect_to_pod(&mut self) -> Verdict;
     /// [`crate::stages::bypass_from_pod`].
     fn bypass_from_pod(&mut self) -> Verdict;
-    /// [`crate::stages::find_uplink_flow`].
-    fn find_uplink_flow(&mut self, uplink: u32) -> bool;
+    /// [`crate::stages::find_bypass_translation`].
+    fn find_bypass_translation(&mut self, uplink: u32) -> bool;
     /// [`crate::stages::check_exit`].
     fn check_exit(&mut self) -> Decision<()>;
     /// [`crate::stages::advance_clock_hand`].

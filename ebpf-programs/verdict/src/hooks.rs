@@ -163,17 +163,21 @@ fn bypass_or_pass(stages: &mut impl HookStages) -> Decision<Verdict> {
             stages.check_exit()?;
             Ok(Verdict::Pass)
         }
-        verdict @ Verdict::RedirectNeigh(uplink) => {
-            // The lookup has tagged the packet as finished, so `uplink_out` will not translate it.
-            if stages.find_uplink_flow(uplink) {
+        verdict @ (Verdict::RedirectNeigh(_) | Verdict::RedirectPeer(_)) => {
+            let uplink = match verdict {
+                Verdict::RedirectNeigh(uplink) => uplink,
+                Verdict::RedirectPeer(_)
+                | Verdict::Pass
+                | Verdict::Drop(_)
+                | Verdict::Redirect(_)
+                | Verdict::Consume => 0,
+            };
+            if stages.find_bypass_translation(uplink) {
                 stages.translate()?;
             }
             Ok(verdict)
         }
-        verdict @ (Verdict::Drop(_)
-        | Verdict::RedirectPeer(_)
-        | Verdict::Redirect(_)
-        | Verdict::Consume) => Ok(verdict),
+        verdict @ (Verdict::Drop(_) | Verdict::Redirect(_) | Verdict::Consume) => Ok(verdict),
     }
 }
 

@@ -61,7 +61,7 @@ pub mod xdp_prefilter;
 pub use eviction::ClockHand;
 pub use fragment_store::FragmentStore;
 pub use hook_stages::HookStages;
-pub use node::{Insertion, Node, Socket, Touch};
+pub use node::{Insertion, Lookups, Node, Socket, Touch};
 pub use outcome::{Code, Decision, Verdict};
 pub use packet::{ChecksumKind, Packet};
 pub use sweep::{Sweep, remove_dead};

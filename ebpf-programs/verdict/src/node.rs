@@ -1,12 +1,23 @@
 //! The node's tables, sockets, routes and clock as a trait. Decides nothing.
 
-use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, HeldHeader, Hostport,
-    HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
-};
+use abi::{Address, ClockEntry, Direction, DropReason, Flow, HeldHeader, Pod, Settings, Tuple};
+
+/// Declares a method for each lookup in the list of maps.
+macro_rules! lookups {
+    ($($map:ident: $key:tt, $value:tt, $lookup:ident, $rows:ident;)*) => {
+        /// Lookups in the tables that the agent writes.
+        pub trait Lookups {
+            $(
+                #[doc = concat!("Returns the value of a key in [`abi::maps::", stringify!($map), "`].")]
+                fn $lookup(&self, key: abi::lookup_key!($key)) -> Option<&abi::layout!($value)>;
+            )*
+        }
+    };
+}
+abi::for_each_lookup!(lookups);
 
 /// Lookups and changes that the stages use.
-pub trait Node {
+pub trait Node: Lookups {
     /// A reference to a flow table entry, valid until the packet is finished.
     type Entry: Copy;
 
@@ -21,24 +32,6 @@ pub trait Node {
 
     /// Returns the pod in a slot.
     fn pod(&self, slot: u32) -> Option<&Pod>;
-
-    /// Returns the pod interface with this interface index.
-    fn interface(&self, interface: u32) -> Option<&Interface>;
-
-    /// Returns the endpoint that has an address.
-    fn endpoint(&self, address: &Address) -> Option<&Endpoint>;
-
-    /// Returns the hostport with exactly this key.
-    fn hostport(&self, key: &HostportKey) -> Option<&Hostport>;
-
-    /// Returns a network by the interface index of its bridge.
-    fn network(&self, bridge: u32) -> Option<&Network>;
-
-    /// Returns the fixed egress addresses of a network by the interface index of its bridge.
-    fn egress(&self, bridge: u32) -> Option<&Egress>;
-
-    /// Returns an uplink by interface index.
-    fn uplink(&self, interface: u32) -> Option<&Uplink>;
 
     /// Returns whether the address is one of the node's own.
     fn is_local(&self, address: &Address) -> bool;

@@ -4,9 +4,10 @@
 //! Packets that have passed netfilter's last hook are evidence: they are reported to the agent,
 //! which looks up the connection in conntrack and writes its decision into the offload table. A
 //! decision is about one direction, and void when any rule changes, when a route changes, with its
-//! time, or when the agent no longer reports changes.
+//! time, or when the agent no longer reports changes. It holds the tuple that netfilter has
+//! translated the packet to, if it has: the datapath then does the same.
 
-use abi::{Offloaded, Seen, SettingsFlags, Tuple};
+use abi::{EndpointFlags, Offloaded, Seen, SettingsFlags};
 
 use crate::flow_cache::{FlowCache, MAX_AGE};
 use crate::node::Node;
@@ -30,22 +31,38 @@ pub(crate) fn is_on<E: Node>(node: &E) -> bool {
         .is_some_and(|settings| settings.flags & SettingsFlags::OFFLOAD != 0)
 }
 
-/// Returns whether the packet may bypass the stack by the agent's decision. `tuple` is the one that
-/// netfilter would see.
+/// Returns whether the packet may bypass the stack by the agent's decision. [`Work::translated`] is
+/// the tuple that netfilter would see; the packet must get that of [`Work::offloaded`].
 #[inline(always)]
-pub(crate) fn is_offloaded<E: Node + FlowCache>(env: &E, work: &Work, tuple: &Tuple) -> bool {
+pub(crate) fn is_offloaded<E: Node + FlowCache>(env: &E, work: &mut Work) -> bool {
     // Connections are opened and closed through the stack: conntrack must see that.
     work.recorder.cacheable != 0
         && is_on(env)
         && work.rows.lifetime > MAX_AGE
-        && env.offloaded(tuple).is_some_and(|offloaded| {
-            offloaded.decision == Offloaded::ACCEPTED && is_valid(env, work, &offloaded)
-        })
+        && env.read_offloaded(&work.translated, &mut work.offloaded)
+        && work.offloaded.decision == Offloaded::ACCEPTED
+        && is_valid(env, work)
 }
 
+/// Returns whether [`Work::offloaded`] is in force.
 #[inline(always)]
-fn is_valid<E: FlowCache>(env: &E, work: &Work, offloaded: &Offloaded) -> bool {
-    offloaded.rulesets == env.epoch_of_rulesets() && work.now < offloaded.expires
+fn is_valid<E: FlowCache>(env: &E, work: &Work) -> bool {
+    work.offloaded.rulesets == env.epoch_of_rulesets() && work.now < work.offloaded.expires
+}
+
+/// Returns whether netfilter would translate the packet, by the decision in [`Work::offloaded`].
+#[inline(always)]
+pub(crate) fn is_translated(work: &Work) -> bool {
+    work.offloaded.translated != work.translated
+}
+
+/// Returns whether a packet that netfilter would translate may be redirected to the pod in
+/// [`Work::endpoint`]: only where `to_pod` would not compare policies, whose result may change.
+#[inline(always)]
+pub(crate) fn allows_translated<E: Node>(node: &E, work: &Work) -> bool {
+    const CHECKED: u32 = EndpointFlags::SAME_BRIDGE | EndpointFlags::INTERNAL;
+    node.pod(work.endpoint.pod)
+        .is_some_and(|pod| pod.flags & CHECKED == 0)
 }
 
 /// Reports the connection of a packet that leaves the node behind netfilter, unless the agent has
@@ -102,9 +119,8 @@ fn is_of_established(headers: &Headers) -> bool {
 
 #[inline(always)]
 fn report<E: FlowCache>(env: &mut E, work: &mut Work) {
-    let is_decided = env
-        .offloaded(&work.headers.tuple)
-        .is_some_and(|offloaded| is_valid(env, work, &offloaded));
+    let is_decided =
+        env.read_offloaded(&work.headers.tuple, &mut work.offloaded) && is_valid(env, work);
     if !is_decided {
         work.candidate.tuple = work.headers.tuple;
         work.candidate.rulesets = env.epoch_of_rulesets();

@@ -8,6 +8,7 @@ pub mod example;
 mod flow_cache;
 mod fragment_store;
 pub mod frame;
+mod lookups;
 mod node;
 mod place;
 mod shape;
@@ -29,9 +30,10 @@ use crate::xdp_prefilter;
 
 pub use flow_cache::{JIFFY, Memory};
 pub use fragment_store::Ring;
+pub use lookups::{EgressRoute, KernelLookups};
 pub use place::Place;
 pub use shape::SharedBucket;
-pub use world::World;
+pub use world::{Tables, World};
 
 /// A simulated node with one CPU.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +75,22 @@ impl Simulator {
             Place::UplinkOut => hooks::uplink_out(self),
         };
         (verdict, std::mem::take(&mut self.world.packet))
+    }
+
+    /// Puts a packet at a hook of an interface, for a caller that calls the stages itself. Its
+    /// `skb_tag` is kept.
+    ///
+    /// The node's tables must not have changed since the first packet: cached rows would be stale.
+    pub fn begin(&mut self, interface: u32, packet: Vec<u8>) {
+        self.interface = interface;
+        self.world.packet = packet;
+        (self.world.congested, self.world.departure) = (false, None);
+        self.world.restored = None;
+    }
+
+    /// Returns what the stages have found out about the current packet.
+    pub const fn work(&self) -> &Work {
+        &self.work
     }
 
     /// Runs `from_pod`; for a high-traffic pod, the TCX fast path first.
@@ -274,8 +292,8 @@ impl HookStages for Simulator {
         stages::report_delivered(&mut self.world, &mut self.work);
     }
 
-    fn find_uplink_flow(&mut self, uplink: u32) -> bool {
-        stages::find_uplink_flow(&mut self.world, &mut self.work, uplink)
+    fn find_bypass_translation(&mut self, uplink: u32) -> bool {
+        stages::find_bypass_translation(&mut self.world, &mut self.work, uplink)
     }
 
     fn forward_to_pod(&mut self) -> Verdict {

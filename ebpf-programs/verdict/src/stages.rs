@@ -365,11 +365,17 @@ pub fn report_delivered<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Wo
     offload::report_delivered(env, work);
 }
 
-/// Looks up the flow of a packet that leaves past the stack by this uplink, if it is too new for
-/// cache entries, and tags the packet as finished for the uplink's program.
+/// Looks up the translation of a pod's packet that bypasses the stack: that of netfilter; or, where
+/// it leaves by this uplink, that of its flow, if the flow is too new for cache entries. In that
+/// case tags the packet as finished for the uplink's program. `uplink` is 0 for a packet to a pod.
 #[inline(always)]
-pub fn find_uplink_flow<E: Node + FlowCache>(env: &mut E, work: &mut Work, uplink: u32) -> bool {
-    flow_cache::find_uplink_flow(env, work, uplink)
+pub fn find_bypass_translation<E: Node + FlowCache>(
+    env: &mut E,
+    work: &mut Work,
+    uplink: u32,
+) -> bool {
+    bypass::is_translated_by_netfilter(work)
+        || (uplink != 0 && flow_cache::find_uplink_flow(env, work, uplink))
 }
 
 /// Translates a packet from outside to [`Work::translated`], and redirects it to its pod where it
@@ -387,15 +393,10 @@ fn enter<E: Packet + Node + Shaper + FlowCache + FragmentStore>(
     env: &mut E,
     work: &mut Work,
 ) -> Decision<Verdict> {
-    // Rewrite first: the bypass looks up the pod by the translated destination.
+    // The bypass comes first: it may replace netfilter's translation, too.
+    let verdict = bypass::to_pod(env, work)?;
     rewrite::packet(env, &work.headers, &work.translated)?;
     fragment::store_translated(env, work);
-    // A flow of the node itself ends in its stack.
-    if work.pod == 0 {
-        return Ok(Verdict::Pass);
-    }
-    let to = work.translated.destination;
-    let verdict = bypass::to_pod(env, work, &to)?;
     if let Verdict::RedirectPeer(_) = verdict {
         charge_receiver(env, work)?;
     }

@@ -6,7 +6,7 @@
 
 use abi::{
     Address, ClockEntry, Direction, Endpoint, Family, Flow, Hostport, Limit, OffloadCandidate,
-    Tuple,
+    Offloaded, Tuple,
 };
 
 use crate::flow_cache::{CacheEntry, CacheRecorder};
@@ -41,6 +41,8 @@ pub struct Work {
     pub limit: Limit,
     /// The connection that is reported to the agent.
     pub candidate: OffloadCandidate,
+    /// The agent's decision about the packet's connection.
+    pub offloaded: Offloaded,
     /// State of the sampling of delivered packets.
     pub sampling: Sampling,
     /// Whether, in this second, the kernel has confirmed the reverse path: replies would leave by

@@ -20,10 +20,7 @@ impl Scene {
     fn new() -> Result<Self> {
         let sandbox = Sandbox::new()?;
         // The node's state is final only after duplicate address detection.
-        until("the node has its addresses", || {
-            let tentative = sandbox.node.call("ip -6 address show tentative")?;
-            Ok(tentative.trim().is_empty().then_some(()))
-        })?;
+        sandbox.node.await_addresses(UPLINK)?;
         make_qdisc(&sandbox.node, UPLINK)?;
         let bare = Residue::of(&sandbox.node, &[])?;
         let mut agent = Agent::start(&sandbox.node, &[])?;

@@ -29,8 +29,10 @@ pub(crate) struct Party {
 }
 
 impl Party {
-    /// Reads MAC and link-local address of a link.
+    /// Reads MAC and link-local address of a link. Waits until no address is tentative: that would
+    /// end between two looks at the receivers.
     pub(crate) fn of(machine: &Machine, link: &str, addresses: [IpAddr; 2]) -> Result<Self> {
+        machine.await_addresses(link)?;
         let shown = machine.call_json(&format!("ip -j address show dev {link}"))?;
         let text = shown[0]["address"].as_str().context("no MAC address")?;
         let mut bytes = [0; 6];

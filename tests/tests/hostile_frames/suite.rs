@@ -12,6 +12,7 @@ mod state;
 mod wire;
 mod world_cells;
 
+pub(crate) use cell::kept;
 pub(crate) use judge::{accepted_lies, run};
 pub(crate) use net::Policy;
 pub(crate) use scene::{Origin, Scene};

@@ -1,11 +1,13 @@
 //! The differences to netfilter that random traces may show, each with its reason.
 //! docs/masquerade.md lists them.
 
+mod corrupt;
 mod errors;
 mod unopened;
 
 use abi::protocol;
 
+use self::corrupt::is_corrupt;
 use self::errors::{
     is_error_about_fragment, is_error_about_reset, is_error_of_bystander, is_error_of_no_flow,
     is_forged_mtu, is_short_quote, is_source_of_nodes_error, is_source_of_routers_error,
@@ -342,38 +344,6 @@ fn is_used_again(case: &Case<'_>) -> bool {
             .ours
             .iter()
             .all(|it| case.is_translated(it, flow, Way::There))
-}
-
-/// A packet with a wrong checksum is invalid for connection tracking: it is not translated, and
-/// makes no flow. Viaduct translates it, and the checksum stays wrong. By netfilter, a reply to it
-/// opens a flow of the pod, from which later packets of the client get another port. A packet to a
-/// pod's own address keeps a port that clashes.
-fn is_corrupt(case: &Case<'_>) -> bool {
-    let mut corrupted = case.history.iter().filter(|sent| sent.is_corrupt);
-    let Some((flow, way)) = case.flow() else {
-        let is_error = |it: &&Arrival| it.wire.quote().is_some();
-        return corrupted.count() > 0
-            && case.ours.iter().all(is_error)
-            && case
-                .theirs
-                .iter()
-                .all(|it| is_reset(it, case) || is_error(it));
-    };
-    let is_moved =
-        |it: &&Arrival| it.text.contains("moved port") && case.is_translated(it, flow, way);
-    let has_moved_alone = way == Way::There
-        && case.ours.iter().all(is_moved)
-        && case
-            .theirs
-            .iter()
-            .all(|it| case.is_translated(it, flow, way));
-    corrupted.any(|sent| sent.flow == flow)
-        && case.ours.iter().all(|it| case.is_translated(it, flow, way))
-        && (has_moved_alone
-            || case
-                .theirs
-                .iter()
-                .all(|it| is_not_of_its_flow(it, case) || way == Way::There && is_moved(it)))
 }
 
 /// Netfilter masquerades a flow with the port of another flow's hostport, if no tuple is equal.

@@ -209,6 +209,13 @@ impl Cell {
             frame
         };
         self.expect_quote(&frame(WIDE).packet(), mtu)?;
+        for (name, options) in options(from.ip()) {
+            let length: usize = options.iter().map(|(_, bytes)| bytes.len()).sum();
+            let of_numbers = if from.is_ipv4() { 0 } else { 2 * options.len() };
+            let mut packet = frame(WIDE - u32::try_from(length + of_numbers)?);
+            packet.options = options;
+            self.expect_quote(&packet.packet(), mtu).context(name)?;
+        }
         if !from.is_ipv4() {
             let [first, second] = frame(2 * 1448 + 40).fragments(0x77, 1448);
             self.expect_quote(&first, mtu).context("first fragment")?;
@@ -246,6 +253,38 @@ impl Cell {
         self.check_quotes(mtu).context("quotes")?;
         self.check_fragmentation().context("fragmentation")
     }
+}
+
+/// IPv4 options or IPv6 extension headers, as in [`Frame::options`].
+type Options = Vec<(u8, Vec<u8>)>;
+
+/// Returns options that no router changes, with their names.
+fn options(like: IpAddr) -> Vec<(&'static str, Options)> {
+    if like.is_ipv4() {
+        let nothing = vec![1; 4];
+        // RFC 2113.
+        let router_alert = vec![0x94, 4, 0, 0];
+        return vec![
+            ("options without meaning", vec![(0, nothing.clone())]),
+            ("two options", vec![(0, nothing), (0, router_alert)]),
+        ];
+    }
+    // PadN of RFC 8200.
+    let padding = || vec![1, 4, 0, 0, 0, 0];
+    vec![
+        ("destination options", vec![(60, padding())]),
+        ("hop-by-hop options", vec![(0, padding()), (60, padding())]),
+    ]
+}
+
+/// Excludes a socket from path MTU discovery.
+pub(crate) fn omit_discovery(socket: &UdpSocket) -> Result<()> {
+    if socket.local_addr()?.is_ipv4() {
+        set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::OMIT)?;
+    } else {
+        set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::OMIT)?;
+    }
+    Ok(())
 }
 
 fn timed_out(error: &anyhow::Error) -> bool {

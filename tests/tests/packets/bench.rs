@@ -133,7 +133,9 @@ impl Bench {
     pub(crate) fn drop_counts(&mut self) -> Result<BTreeMap<DropReason, DropCount>> {
         let mut counts = BTreeMap::new();
         for reason in DropReason::ALL {
-            let each: Vec<DropCount> = self.object.get_all::<16, _>(maps::DROPS, reason as u32)?;
+            let each: Vec<DropCount> = self
+                .object
+                .get_all::<16, _>(maps::DROPS.name, reason as u32)?;
             let sum = each
                 .iter()
                 .fold(DropCount::default(), |sum, one| DropCount {
@@ -149,8 +151,12 @@ impl Bench {
 
     /// Returns the object's flow table including the pending counters.
     fn counted_flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
-        let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 96, _, _>(maps::FLOWS)?;
-        for pending in self.object.list::<64, PendingCounters>(maps::PENDING)? {
+        let mut flows: BTreeMap<Tuple, Flow> =
+            self.object.entries::<40, 96, _, _>(maps::FLOWS.name)?;
+        for pending in self
+            .object
+            .list::<64, PendingCounters>(maps::PENDING.name)?
+        {
             if let Some(flow) = flows.get_mut(&pending.key) {
                 pending.add_to(flow);
             }
@@ -180,7 +186,7 @@ impl Bench {
     pub(crate) fn sweep(&mut self) -> Result<Swept> {
         let frame = [0; 64];
         let (forgotten, _) = self.object.run_on(programs::SWEEP, 1, &frame)?;
-        let swept: Swept = self.object.get::<32, _>(maps::SWEPT, 0)?;
+        let swept: Swept = self.object.get::<32, _>(maps::SWEPT.name, 0)?;
         let simulated = self.simulator.sweep();
         ensure!(
             swept == simulated,
@@ -204,38 +210,53 @@ pub(crate) fn program_of(place: Place) -> &'static str {
     }
 }
 
+/// Fills and clears the map of each lookup in the list of maps.
+macro_rules! lookups {
+    ($($map:ident: $key:tt, $value:tt, $lookup:ident, $rows:ident;)*) => {
+        fn fill_lookups(object: &mut Object, world: &World) -> Result<()> {
+            $(
+                for (key, value) in &world.$rows {
+                    object.insert::<
+                        { size_of::<abi::layout!($key)>() },
+                        { size_of::<abi::layout!($value)>() },
+                    >(maps::$map.name, key, value)?;
+                }
+            )*
+            Ok(())
+        }
+
+        fn forget_lookups(object: &mut Object, before: &World, after: &World) -> Result<()> {
+            $(
+                for key in before.$rows.keys() {
+                    if !after.$rows.contains_key(key) {
+                        object.remove::<
+                            { size_of::<abi::layout!($key)>() },
+                            { size_of::<abi::layout!($value)>() },
+                        >(maps::$map.name, key)?;
+                    }
+                }
+            )*
+            Ok(())
+        }
+    };
+}
+abi::for_each_lookup!(lookups);
+
 /// Writes a world's tables, all but its flows and fragments, into the object's maps.
 fn fill(object: &mut Object, world: &World) -> Result<()> {
-    object.set::<64>(maps::SETTINGS, 0, &world.settings)?;
+    object.set::<64>(maps::SETTINGS.name, 0, &world.settings)?;
     for (slot, pod) in (0..)
         .zip(&world.pods)
         .filter(|(_, pod)| pod.generation != 0)
     {
-        object.set::<64>(maps::PODS, slot, pod)?;
-    }
-    for (interface, of) in &world.interfaces {
-        object.insert::<4, 8>(maps::INTERFACES, interface, of)?;
+        object.set::<64>(maps::PODS.name, slot, pod)?;
     }
     for ((pod, direction), limit) in &world.limits {
-        object.set::<64>(maps::LIMITS, pod * 2 + *direction as u32, limit)?;
+        object.set::<64>(maps::LIMITS.name, pod * 2 + *direction as u32, limit)?;
     }
-    for (address, endpoint) in &world.endpoints {
-        object.insert::<16, 24>(maps::ENDPOINTS, address, endpoint)?;
-    }
-    for (key, hostport) in &world.hostports {
-        object.insert::<20, 32>(maps::HOSTPORTS, key, hostport)?;
-    }
-    for (bridge, network) in &world.networks {
-        object.insert::<4, 40>(maps::NETWORKS, bridge, network)?;
-    }
-    for (interface, uplink) in &world.uplinks {
-        object.insert::<4, 208>(maps::UPLINKS, interface, uplink)?;
-    }
-    for (bridge, egress) in &world.egress {
-        object.insert::<4, { size_of::<abi::Egress>() }>(maps::EGRESS, bridge, egress)?;
-    }
+    fill_lookups(object, world)?;
     for address in &world.locals {
-        object.insert::<16, 4>(maps::LOCALS, address, &1_u32)?;
+        object.insert::<16, 4>(maps::LOCALS.name, address, &1_u32)?;
     }
     for (prefix, class) in &world.prefixes {
         object.insert_prefix(prefix, *class)?;
@@ -246,31 +267,17 @@ fn fill(object: &mut Object, world: &World) -> Result<()> {
 /// Removes entries from the object's maps that are in `before` but not in `after`.
 fn forget(object: &mut Object, before: &World, after: &World) -> Result<()> {
     for address in before.locals.difference(&after.locals) {
-        object.remove::<16, 4>(maps::LOCALS, address)?;
+        object.remove::<16, 4>(maps::LOCALS.name, address)?;
     }
-    for interface in before.uplinks.keys() {
-        if !after.uplinks.contains_key(interface) {
-            object.remove::<4, 208>(maps::UPLINKS, interface)?;
-        }
-    }
-    for address in before.endpoints.keys() {
-        if !after.endpoints.contains_key(address) {
-            object.remove::<16, 24>(maps::ENDPOINTS, address)?;
-        }
-    }
-    for key in before.hostports.keys() {
-        if !after.hostports.contains_key(key) {
-            object.remove::<20, 32>(maps::HOSTPORTS, key)?;
-        }
-    }
+    forget_lookups(object, before, after)?;
     for key in before.flows.keys() {
         if !after.flows.contains_key(key) {
-            object.remove::<40, 96>(maps::FLOWS, key)?;
+            object.remove::<40, 96>(maps::FLOWS.name, key)?;
         }
     }
     for (key, flow) in &after.flows {
         if before.flows.get(key) != Some(flow) {
-            object.insert::<40, 96>(maps::FLOWS, key, flow)?;
+            object.insert::<40, 96>(maps::FLOWS.name, key, flow)?;
         }
     }
     Ok(())

@@ -175,7 +175,7 @@ fn a_syn_flood_of_one_pod_leaves_room_for_another() -> Result<()> {
             let frame = tcp(example::pod()[0], port).bytes();
             bench.object.run_on("uplink_out", bench.interface, &frame)?;
         }
-        assert_eq!(bench.object.get::<8, u64>(maps::LIVE, POD)?, 512);
+        assert_eq!(bench.object.get::<8, u64>(maps::LIVE.name, POD)?, 512);
         for port in 20_000..20_500 {
             let frame = tcp(example::other_pod()[0], port).bytes();
             let (action, _) = bench.object.run_on("uplink_out", bench.interface, &frame)?;
@@ -200,7 +200,7 @@ fn a_pod_that_has_taken_all_ports_leaves_some_to_others() -> Result<()> {
                 assert_eq!(action, crate::object::NEXT, "pod {pod}, port {port}");
             }
         }
-        let flows = [POD, OTHER_POD].map(|pod| bench.object.get::<8, u64>(maps::LIVE, pod));
+        let flows = [POD, OTHER_POD].map(|pod| bench.object.get::<8, u64>(maps::LIVE.name, pod));
         let [first, other] = flows;
         assert_eq!((first?, other?), (102, 10));
         Ok(())

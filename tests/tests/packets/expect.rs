@@ -22,7 +22,7 @@ pub(crate) fn on_small_bench(
 impl Bench {
     /// Returns the number of an account's flows; object and simulator must agree.
     pub(crate) fn live(&mut self, account: u32) -> Result<i64> {
-        let live: u64 = self.object.get::<8, _>(maps::LIVE, account)?;
+        let live: u64 = self.object.get::<8, _>(maps::LIVE.name, account)?;
         let simulated = self.simulator.world.live.get(&account).copied();
         ensure!(
             live.cast_signed() == simulated.unwrap_or(0),
@@ -99,7 +99,7 @@ impl Bench {
     /// agree.
     pub(crate) fn counters(&mut self, pod: u32, direction: abi::Direction) -> Result<Counters> {
         let index = pod * 2 + direction as u32;
-        let each: Vec<Counters> = self.object.get_all::<64, _>(maps::COUNTERS, index)?;
+        let each: Vec<Counters> = self.object.get_all::<64, _>(maps::COUNTERS.name, index)?;
         let sum = each.iter().fold(Counters::default(), |sum, one| Counters {
             packets: sum.packets + one.packets,
             bytes: sum.bytes + one.bytes,

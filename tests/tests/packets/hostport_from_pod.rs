@@ -251,7 +251,8 @@ fn only_the_nodes_own_addresses_have_hostports() -> Result<()> {
             let lost = abi::HostportKey::new(example::friend()[0], Port::new(443), protocol::TCP);
             let any =
                 abi::HostportKey::wildcard(abi::Family::V4, Port::new(HOSTPORT), protocol::TCP);
-            world.hostports.insert(lost, world.hostports[&any]);
+            let hostport = world.hostports[&any];
+            world.hostports.insert(lost, hostport);
             for endpoint in world.endpoints.values_mut() {
                 endpoint.flags &= !EndpointFlags::PUBLISHED;
             }

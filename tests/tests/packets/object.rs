@@ -54,11 +54,11 @@ impl Object {
         let mut options = EbpfLoader::new();
         options
             .map_max_entries(
-                maps::PENDING,
+                maps::PENDING.name,
                 u32::try_from(cpus)? * maps::CACHE_CAPACITY_OF_CPU,
             )
-            .map_max_entries(maps::FLOWS, entries)
-            .map_max_entries(maps::TURNS, entries);
+            .map_max_entries(maps::FLOWS.name, entries)
+            .map_max_entries(maps::TURNS.name, entries);
         let loaded = options.load(&bytes)?;
         Ok(Self { loaded })
     }
@@ -99,7 +99,7 @@ impl Object {
 
     /// Bumps the cache epoch, as the agent does after every change of a map.
     fn begin_epoch(&mut self) -> Result<()> {
-        let mut epochs = Array::<&mut MapData, u64>::try_from(self.map(maps::EPOCHS)?)?;
+        let mut epochs = Array::<&mut MapData, u64>::try_from(self.map(maps::EPOCHS.name)?)?;
         let last = epochs.get(&maps::EPOCH_OF_TABLES, 0)?;
         Ok(epochs.set(maps::EPOCH_OF_TABLES, last + 1, 0)?)
     }
@@ -180,7 +180,7 @@ impl Object {
 
     /// Sets a prefix's class.
     pub(crate) fn insert_prefix(&mut self, prefix: &abi::PrefixKey, class: u32) -> Result<()> {
-        let map = self.map(maps::PREFIXES)?;
+        let map = self.map(maps::PREFIXES.name)?;
         let mut map = LpmTrie::<&mut MapData, [u8; 16], u32>::try_from(map)?;
         let key = lpm_trie::Key::new(prefix.prefix_len, prefix.address.bytes());
         map.insert(&key, class, 0)?;

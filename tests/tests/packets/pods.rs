@@ -331,7 +331,7 @@ fn packets_from_unknown_interfaces_are_dropped_and_packets_to_them_pass() -> Res
         world.interfaces.clear();
         bench
             .object
-            .remove::<4, 8>(abi::maps::INTERFACES, &example::INTERFACE)?;
+            .remove::<4, 8>(abi::maps::INTERFACES.name, &example::INTERFACE)?;
         let frame = own(example::remote()[0], example::node()[0], tcp());
         bench.passes(ToPod, &frame)?;
         assert!(bench.drop_counts()?.is_empty());

@@ -33,7 +33,7 @@ fn take(bench: &mut Bench, remote: Address, port: u16) -> Result<()> {
         created: u32::MAX,
         ..Flow::default()
     };
-    bench.object.insert::<40, 96>(maps::FLOWS, &key, &flow)
+    bench.object.insert::<40, 96>(maps::FLOWS.name, &key, &flow)
 }
 
 fn send(bench: &mut Bench, source: Address, remote: Address, port: u16) -> Result<bool> {

@@ -58,7 +58,7 @@ fn limit(bench: &mut Bench, direction: Direction, limit: &Limit) -> Result<()> {
 fn shaped(bench: &mut Bench, direction: Direction) -> Result<Shaped> {
     let each: Vec<Shaped> = bench
         .object
-        .get_all::<64, _>(maps::SHAPED, row(direction))?;
+        .get_all::<64, _>(maps::SHAPED.name, row(direction))?;
     Ok(each.iter().fold(Shaped::default(), |sum, one| Shaped {
         passed_packets: sum.passed_packets + one.passed_packets,
         passed_bytes: sum.passed_bytes + one.passed_bytes,
@@ -116,7 +116,7 @@ fn concurrent_cpus_are_charged_exactly_for_passed_packets() -> Result<()> {
         let packet = packet(0, 18);
         // The first packet sets the clock of the bucket.
         run(bench, &context(), &packet)?;
-        let start: Bucket = bench.object.get::<BUCKET, _>(maps::BUCKETS, row)?;
+        let start: Bucket = bench.object.get::<BUCKET, _>(maps::BUCKETS.name, row)?;
         let from_pod: &SchedClassifier = program(&mut bench.object.loaded, programs::FROM_POD)?;
         thread::scope(|scope| {
             let packet = &packet;
@@ -125,7 +125,7 @@ fn concurrent_cpus_are_charged_exactly_for_passed_packets() -> Result<()> {
                 .into_iter()
                 .try_for_each(|it| it.join().expect("the thread does not panic"))
         })?;
-        let end: Bucket = bench.object.get::<BUCKET, _>(maps::BUCKETS, row)?;
+        let end: Bucket = bench.object.get::<BUCKET, _>(maps::BUCKETS.name, row)?;
         let passed = shaped(bench, Direction::Egress)?;
         assert_eq!(passed.passed_packets, u64::from(TIMES) * 2 + 1);
         assert_eq!(passed.dropped_packets, 0);
@@ -140,7 +140,7 @@ fn a_bucket_passes_its_burst_in_both_families_and_counts_drops() -> Result<()> {
     on_bench(|bench| {
         for family in example::FAMILIES {
             bench.object.set::<BUCKET>(
-                maps::BUCKETS,
+                maps::BUCKETS.name,
                 row(Direction::Egress),
                 &Bucket::default(),
             )?;
@@ -256,7 +256,7 @@ fn a_packet_beyond_the_burst_gets_a_departure_time() -> Result<()> {
         bench.change(|world| world.settings.flags |= SettingsFlags::DELIVERY_TIME)?;
         let bucket: Bucket = bench
             .object
-            .get::<BUCKET, _>(maps::BUCKETS, row(Direction::Egress))?;
+            .get::<BUCKET, _>(maps::BUCKETS.name, row(Direction::Egress))?;
         let (action, _, after) = run(bench, &context(), &packet)?;
         assert_eq!(action, NEXT);
         let early = Duration::from_nanos(bucket.paid_at / TICKS - departure(&after)?);
@@ -288,7 +288,7 @@ fn packets_redirected_to_another_pod_are_charged_to_its_ingress_limit() -> Resul
             2,
             "{actions:?}"
         );
-        let each: Vec<Shaped> = bench.object.get_all::<64, _>(maps::SHAPED, other)?;
+        let each: Vec<Shaped> = bench.object.get_all::<64, _>(maps::SHAPED.name, other)?;
         assert_eq!(each.iter().map(|one| one.dropped_packets).sum::<u64>(), 2);
         Ok(())
     })

@@ -70,8 +70,9 @@ fn a_sweep_counts_a_flow_once_wherever_its_entries_are() -> Result<()> {
             bench.change(|world| {
                 let pod = &mut world.pods[example::POD as usize];
                 pod.generation += 1;
+                let generation = pod.generation;
                 let endpoint = world.endpoints.get_mut(&example::pod()[0]);
-                endpoint.expect("the pod's").generation = pod.generation;
+                endpoint.expect("the pod's").generation = generation;
             })?;
             let swept = bench.sweep()?;
             assert_eq!((swept.kept, swept.timed_out, swept.stale), (0, 0, 1));

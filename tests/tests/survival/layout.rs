@@ -98,14 +98,14 @@ impl Scene {
         let after = pinned(node, ABI_VERSION + 1)?;
         for (name, old) in before {
             let new = after.get(name).with_context(|| format!("{name} is gone"))?;
-            if name == maps::EGRESS {
+            if name == maps::EGRESS.name {
                 ensure!(old.id != new.id && old.row == OLD_ROW, "{old:?}");
                 ensure!(new.row == NEW_ROW, "{new:?}");
             } else {
                 ensure!(old == new, "{name} was {old:?} and is {new:?}");
             }
         }
-        let rows = rows(node, &pin(ABI_VERSION + 1, maps::EGRESS))?;
+        let rows = rows(node, &pin(ABI_VERSION + 1, maps::EGRESS.name))?;
         ensure!(rows == [next_row()], "{rows:02x?}");
         self.leaves_with_egress_address()
     }
@@ -195,7 +195,7 @@ fn an_upgrade_that_changes_a_map_layout_loses_nothing_and_cannot_be_undone() -> 
     let mut scene = Scene::new()?;
     let node = scene.sandbox.node.clone();
     let before = pinned(&node, ABI_VERSION)?;
-    let old_rows = rows(&node, &pin(ABI_VERSION, maps::EGRESS))?;
+    let old_rows = rows(&node, &pin(ABI_VERSION, maps::EGRESS.name))?;
     ensure!(
         old_rows.len() == 1 && old_rows[0].len() == OLD_ROW,
         "{old_rows:?}"

@@ -1,17 +1,18 @@
 //! State that all request handlers share.
 
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use engine::Handle;
 use kernel::RuleReader;
-use planner::DeclaredNetworks;
 
 use crate::cni::foreign_files::FileAccess;
 use crate::cni::spool::SpoolReplay;
+use crate::config::live::LiveConfig;
 use crate::http::answers::AnswerMemory;
 use crate::http::body::RequestMemory;
 use crate::http::flows::FlowSource;
+use crate::http::why::NodeSource;
 use crate::process::installation::Installation;
 use crate::process::lifecycle::Lifecycle;
 use crate::process::offload::OffloadCounts;
@@ -27,15 +28,14 @@ use crate::telemetry::rates::RateSampler;
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) handle: Handle,
-    /// Key of the pod annotation with port mappings.
-    pub(crate) hostport_annotation: RwLock<Option<String>>,
-    /// Bridges and subnets that networks of CNI configurations may use.
-    pub(crate) declared_networks: RwLock<DeclaredNetworks>,
+    pub(crate) config: LiveConfig,
     pub(crate) request_memory: RequestMemory,
     pub(crate) answers: AnswerMemory,
     pub(crate) file_access: FileAccess,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
+    /// Reader of the node's state for explanations.
+    pub(crate) node: NodeSource,
     pub(crate) rules: RuleReader,
     /// Counts of the offload table, as last read.
     pub(crate) offload_counts: Arc<Mutex<OffloadCounts>>,

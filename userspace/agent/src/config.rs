@@ -25,6 +25,7 @@ pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 mod declare;
 mod file;
 mod limit_keys;
+pub(crate) mod live;
 pub(crate) mod pod_cidr_file;
 pub(crate) mod pod_cidrs;
 pub(crate) mod reload;
@@ -76,14 +77,14 @@ keys! {
     /// Unix socket that serves queries only [default: viaduct-ro.sock beside --socket if
     /// --socket-group is set, else none]
     #[arg(long, value_name = "FILE")]
-    read_only_socket: Option<PathBuf>,
+    read_only_socket: Option<PathBuf> = r#""/run/viaduct/viaduct-ro.sock""#,
     /// Group whose members may connect to the read-only socket, by name or number [default: none]
     #[arg(long, value_name = "GROUP")]
-    socket_group: Option<String>,
+    socket_group: Option<String> = r#""viaduct""#,
     /// Address and port that serve metrics, health and readiness over HTTP to everyone who reaches
     /// them [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
-    metrics_listen: Option<String>,
+    metrics_listen: Option<String> = r#""127.0.0.1:9464""#,
     /// Directory of the attachment records, on a file system that a reboot clears [default:
     /// /run/viaduct]
     #[arg(long, value_name = "DIR")]
@@ -95,7 +96,7 @@ keys! {
     /// Cgroup v2 directory that contains the node's processes [default: root of the mounted
     /// cgroup2]
     #[arg(long, value_name = "DIR")]
-    cgroup: Option<PathBuf>,
+    cgroup: Option<PathBuf> = r#""/sys/fs/cgroup""#,
     /// Bridge of the default network [default: cbr0]
     #[arg(long, value_name = "NAME")]
     bridge: Option<String>,
@@ -106,7 +107,7 @@ keys! {
     /// File with a comma-separated list of pod CIDRs, read when it appears or changes [default:
     /// none]
     #[arg(long, value_name = "FILE")]
-    pod_cidr_file: Option<PathBuf>,
+    pod_cidr_file: Option<PathBuf> = r#""/run/viaduct/pod-cidrs""#,
     /// MTU of the default network in bytes; 0 for the smallest MTU of the node's links [default: 0]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
@@ -127,7 +128,7 @@ keys! {
     /// Destinations that see the pods' own source addresses: repeatable or comma-separated
     /// [default: none; 10.0.0.0/8 with --kubenet]
     #[arg(long, value_name = "CIDR")]
-    non_masquerade_cidr: Option<Vec<String>>,
+    non_masquerade_cidr: Option<Vec<String>> = r#"["10.0.0.0/8"]"#,
     /// Whether the pods' own addresses of the default network are reachable from outside the node
     /// and from other networks; without, only published ports are. Applies to pods that are
     /// attached after the agent's start [default: true]
@@ -153,24 +154,24 @@ keys! {
     /// Bridges that networks of CNI configurations may use, * for any text: repeatable or
     /// comma-separated; the default network may use any [default: all]
     #[arg(long, value_name = "NAME")]
-    declared_bridge: Option<Vec<String>>,
+    declared_bridge: Option<Vec<String>> = r#"["cni*"]"#,
     /// Prefixes within which subnets and gateways of networks of CNI configurations must be:
     /// repeatable or comma-separated; the default network may use any [default: all]
     #[arg(long, value_name = "CIDR")]
-    declared_subnet: Option<Vec<String>>,
+    declared_subnet: Option<Vec<String>> = r#"["10.0.0.0/8", "fd00::/8"]"#,
     /// Uplinks, the interfaces through which packets leave the node: repeatable or comma-separated
     /// [default: those that the routing table uses]
     #[arg(long, value_name = "NAME")]
-    uplink: Vec<String>,
+    uplink: Vec<String> = r#"["eth0"]"#,
     /// Pod annotation with port mappings in the format of `portMappings`, for runtimes that pass
     /// none (CRI-O) [default: none]
     #[arg(long, value_name = "KEY")]
-    hostport_annotation: Option<String>,
+    hostport_annotation: Option<String> = r#""example.org/host-ports""#,
     /// Source addresses for masquerading pods of the default network, at most one per address
     /// family: repeatable or comma-separated; must be assigned to the node [default: the uplink's
     /// address]
     #[arg(long, value_name = "ADDRESS")]
-    egress_address: Vec<String>,
+    egress_address: Vec<String> = r#"["192.0.2.10"]"#,
     /// Capacity of the flow table in entries, two per flow, effective when the table is created; 0
     /// for twice the default of `nf_conntrack_max`, or 1/400 of the memory if more [default: 0]
     #[arg(long, value_name = "ENTRIES")]
@@ -196,16 +197,16 @@ keys! {
     /// Default ingress limit for pods of the default network that set none, in bit/s, for example
     /// 50M [default: none]
     #[arg(long, value_name = "RATE")]
-    ingress_default: Option<String>,
+    ingress_default: Option<String> = r#""50M""#,
     /// Default egress limit for pods of the default network that set none, in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
-    egress_default: Option<String>,
+    egress_default: Option<String> = r#""50M""#,
     /// Maximum ingress limit for all pods of the default network, in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
-    ingress_ceiling: Option<String>,
+    ingress_ceiling: Option<String> = r#""1G""#,
     /// Maximum egress limit for all pods of the default network, in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
-    egress_ceiling: Option<String>,
+    egress_ceiling: Option<String> = r#""1G""#,
     /// Minimum interval between two drop events of one pod and drop reason, in milliseconds: 1 to
     /// 60000 [default: 100]
     #[arg(long, value_name = "MILLISECONDS")]
@@ -214,15 +215,15 @@ keys! {
     /// ../lib/viaduct/datapath.o relative to the executable's directory, else
     /// /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]
-    datapath_object: Option<PathBuf>,
+    datapath_object: Option<PathBuf> = r#""/usr/lib/viaduct/datapath.o""#,
     /// Directory of CNI network configurations: reported if another one comes before Viaduct's
     /// [default: /etc/cni/net.d, if it has a configuration of Viaduct's]
     #[arg(long, value_name = "DIR")]
-    cni_conf_dir: Option<PathBuf>,
+    cni_conf_dir: Option<PathBuf> = r#""/etc/cni/net.d""#,
     /// Directory of CNI plugins: reported if one is missing [default: /opt/cni/bin, /usr/lib/cni or
     /// /usr/libexec/cni]
     #[arg(long, value_name = "DIR")]
-    cni_bin_dir: Option<PathBuf>,
+    cni_bin_dir: Option<PathBuf> = r#""/opt/cni/bin""#,
     /// Layers that reduce the privileges of the agent: on, off, or a comma-separated list of
     /// capabilities and seccomp [default: on]
     #[arg(long, value_name = "LAYERS")]

@@ -19,8 +19,8 @@ use std::io::Write as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
@@ -31,12 +31,14 @@ use kernel::RuleReader;
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
 use crate::cni::spool::SpoolReplay;
+use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
 use crate::http::answers::AnswerMemory;
 use crate::http::body::RequestMemory;
 use crate::http::flows::FlowSource;
 use crate::http::server::{self, Listeners, WatchedFiles};
 use crate::http::socket::{ListenAddress, ReadOnlyListener};
+use crate::http::why::NodeSource;
 use crate::process::installation::Installation;
 use crate::process::instance_lock::InstanceLock;
 use crate::process::lifecycle::{Lifecycle, Reload};
@@ -100,13 +102,12 @@ fn run(options: Options) -> Result<()> {
     let app = App {
         drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
         handle,
-        hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
-        declared_networks: RwLock::new(config.declared.clone()),
         request_memory: RequestMemory::default(),
         answers: AnswerMemory::default(),
         file_access: FileAccess::default(),
         started: Instant::now(),
         flows: FlowSource::of_datapath(&config.bpffs),
+        node: NodeSource::of_datapath(&config.bpffs),
         rules: RuleReader::new(&config.bpffs),
         offload_counts: process::background::start_threads(&config.bpffs),
         features,
@@ -117,7 +118,8 @@ fn run(options: Options) -> Result<()> {
         metrics: Metrics::default(),
         rate_sampler: RateSampler::default(),
         losses: Losses::default(),
-        lifecycle: Lifecycle::new(Reload::new(options, config, log_level)),
+        lifecycle: Lifecycle::new(Reload::new(options, log_level)),
+        config: LiveConfig::new(config),
     };
     let gone = Arc::clone(&app.lifecycle.uninstalled);
     let served = runtime.block_on(server::serve(listeners, files, app));

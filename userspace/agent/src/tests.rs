@@ -4,9 +4,10 @@ mod cni;
 mod drops;
 mod flows;
 mod overload;
+mod why;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
@@ -28,6 +29,7 @@ use tokio::sync::mpsc;
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
 use crate::cni::spool::SpoolReplay;
+use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
 use crate::http::answers::AnswerMemory;
 use crate::http::body::RequestMemory;
@@ -152,13 +154,13 @@ fn serve(
     let drop_events = DropEvents::new(handle.clone(), config.drop_event_interval, listen);
     let app = Arc::new(App {
         handle,
-        hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
-        declared_networks: RwLock::new(config.declared.clone()),
+        config: LiveConfig::new(config.clone()),
         request_memory: RequestMemory::default(),
         answers: AnswerMemory::default(),
         file_access: FileAccess::default(),
         started: Instant::now(),
         flows,
+        node: why::node_source(),
         rules: RuleReader::new(&config.bpffs),
         offload_counts: Arc::default(),
         features: Features::default(),

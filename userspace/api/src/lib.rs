@@ -21,6 +21,7 @@ mod spool;
 mod status;
 mod uninstall;
 mod view;
+mod why;
 
 pub use build_facts::BuildFacts;
 pub use client::{Client, ClientError, Reply};
@@ -46,10 +47,11 @@ pub use view::{
     AddressView, AttachmentView, BandwidthView, CounterView, HostportView, Lease, LimitView,
     PodView, PortReservationView, PortView, RouteView,
 };
+pub use why::{WhyLeg, WhyQuery, WhyStep, WhyView};
 
 /// Version of the API as `major.minor`, sent with every response in [`VERSION_HEADER`]. Another
 /// major version has other paths and is incompatible; a minor version only adds to those before it.
-pub const VERSION: &str = "1.2";
+pub const VERSION: &str = "1.3";
 
 /// Name of the response header with the API's version.
 pub const VERSION_HEADER: &str = "viaduct-api";
@@ -96,6 +98,8 @@ pub mod path {
     /// `GET`: [`crate::DropEvent`]s, one JSON object per line; the query parameters are those of
     /// [`crate::DropQuery`].
     pub const DROPS: &str = "/v1/drops";
+    /// `GET`: [`crate::WhyView`]; the query parameters are those of [`crate::WhyQuery`].
+    pub const WHY: &str = "/v1/why";
     /// `GET`: metrics in the `OpenMetrics` text format.
     pub const METRICS: &str = "/metrics";
     /// `POST` of [`crate::UninstallRequest`]: [`crate::Uninstalled`]. The agent exits after the

@@ -149,6 +149,9 @@ pub struct OffloadView {
     pub active: bool,
     /// Number of directions of connections that bypass netfilter now.
     pub offloaded: u64,
+    /// Number of those that netfilter translates.
+    #[serde(default)]
+    pub translated: u64,
     /// Number of directions that stay on the stack, by reason.
     pub on_stack: BTreeMap<String, u64>,
     /// Foreign rules that must see every packet, as sentences; one of them disables the offload.

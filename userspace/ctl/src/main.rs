@@ -20,6 +20,7 @@ mod output;
 mod pages;
 mod render;
 mod top;
+mod why;
 
 use std::borrow::Cow;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
@@ -91,6 +92,9 @@ enum Verb {
     Flows(Flows),
     /// Show dropped packets as they occur: time, pod, program, reason, addresses, and what to do
     Drops(drops::Drops),
+    /// Explain what happens to a packet and to its answer, decision by decision; exit with status 1
+    /// if one of them does not arrive
+    Why(why::Why),
     /// Change the bandwidth limits of a running pod, effective immediately
     Limit(limit::Limit),
     /// Show live send and receive rates of pods, with bars against their bandwidth limits
@@ -212,6 +216,8 @@ fn main() -> ExitCode {
     let client = Client::new(options.socket).or_read_only(read_only);
     let done = if let Verb::Doctor(doctor) = &options.verb {
         diagnose(doctor, &client)
+    } else if let Verb::Why(why) = options.verb {
+        why.print(&client)
     } else {
         run(options.verb, &client)
             .and_then(|text| print(&text))
@@ -283,6 +289,8 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         }
         Verb::Flows(flows) => flows.run(client),
         Verb::Drops(drops) => drops.run(client),
+        // Has an exit code of its own.
+        Verb::Why(why) => Ok(why.run(client)?.0),
         Verb::Limit(limit) => limit.run(client),
         Verb::Top(top) => top.run(client),
         Verb::Inspect { id, netns, output } => {

@@ -7,8 +7,9 @@ mod losses;
 mod ports;
 mod sandbox;
 mod shaper;
-mod table;
+pub(crate) mod table;
 mod versions;
+mod why;
 
 use std::fmt::{Display, Write};
 
@@ -26,6 +27,7 @@ pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
 pub(crate) use table::{TableStyle, table};
 pub(crate) use versions::version;
+pub(crate) use why::why;
 
 /// Milliseconds after which a running operation is shown in the status.
 const LONG: u64 = 1000;
@@ -64,11 +66,14 @@ fn bypass(text: &mut String, view: &BypassView) {
     let active = if view.active { "active" } else { "not active" };
     line(text, "Bypass", format!("{active} ({})", view.mode));
     if view.offload.active {
-        let offloaded = view.offload.offloaded;
+        let (all, translated) = (view.offload.offloaded, view.offload.translated);
         line(
             text,
             "",
-            format!("offload beside rules: {offloaded} flow directions bypass them"),
+            format!(
+                "offload beside rules: {all} flow directions bypass them, {translated} of them \
+                 translated by netfilter"
+            ),
         );
         for (reason, count) in &view.offload.on_stack {
             line(

@@ -41,20 +41,22 @@ pub(crate) enum BackgroundTask {
 impl<K: Kernel> Engine<K> {
     /// Queues an attachment for verification; `now` is the time of its ADD in seconds since 1970.
     pub(crate) fn verify_later(&mut self, key: &AttachmentKey, now: u64) {
-        self.pending_verification.insert(key.clone(), now);
+        self.attachments
+            .pending_verification
+            .insert(key.clone(), now);
     }
 
     /// Returns whether a background task waits.
     pub(crate) fn has_background_tasks(&self) -> bool {
-        !self.pending_verification.is_empty()
+        !self.attachments.pending_verification.is_empty()
             || self.should_compact()
-            || self.tcx_queue.has_waiting()
-            || !self.left_ports.is_empty()
+            || self.attachments.tcx_queue.has_waiting()
+            || !self.attachments.left_ports.is_empty()
     }
 
     /// Runs one background task; `None` if there is none.
     pub(crate) fn run_background_task(&mut self) -> Option<BackgroundTask> {
-        if let Some((key, made_at)) = self.pending_verification.pop_first() {
+        if let Some((key, made_at)) = self.attachments.pending_verification.pop_first() {
             return Some(self.verify_or_reconcile(&key, made_at));
         }
         if self.should_compact() {

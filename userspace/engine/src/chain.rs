@@ -191,10 +191,10 @@ impl<K: Kernel> Engine<K> {
             slot: self.next_slot()?,
             generation: self.next_generation(),
             mtu: 0,
-            last_macs: &self.last_macs,
+            last_macs: &self.attachments.last_macs,
         };
         let planned = planner::plan_adopt(adoption, observed, &context)?;
-        self.last_slot = planned.0.slot;
+        self.attachments.last_slot = planned.0.slot;
         Ok(planned)
     }
 

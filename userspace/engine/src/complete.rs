@@ -68,20 +68,24 @@ impl<K: Kernel> Engine<K> {
             slot: record.attachment.slot,
             generation: record.attachment.generation,
             mtu,
-            last_macs: &self.last_macs,
+            last_macs: &self.attachments.last_macs,
         };
         record.attachment = planner::with_addresses(&record.attachment, intent, &context)?;
         self.refuse_own_addresses(&record.attachment)?;
         let attachment = &record.attachment;
         let observed = self.observe(attachment)?;
         let detects_duplicates = intent.network.options.detects_duplicates;
-        let plan =
-            planner::plan_complete(attachment, detects_duplicates, &observed, &self.last_macs);
+        let plan = planner::plan_complete(
+            attachment,
+            detects_duplicates,
+            &observed,
+            &self.attachments.last_macs,
+        );
         self.put_reserving(&record)?;
         self.apply_recorded(&record.attachment, &plan, Verify::BothSides, transaction)?;
         record.state = State::Attached;
         self.store.put(&record)?;
-        self.last_macs.record(&record.attachment);
+        self.attachments.last_macs.record(&record.attachment);
         let addresses: Vec<String> = record
             .attachment
             .addresses

@@ -9,21 +9,20 @@ use std::sync::atomic::AtomicBool;
 use ipam::{AddressRefusal, Leases};
 use kernel::{Kernel, Measured};
 use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
-use planner::{AttachContext, LastMacs, Plan, Refusal, attachment_query};
+use planner::{AttachContext, Plan, Refusal, attachment_query};
 use steps::{
     HostSideQuery, NetnsQuery, ObservedAttachment, ObservedHostSide, PodSide, PortQuery,
     PortReservations,
 };
 use store::Store;
 
+use crate::attachment_state::AttachmentState;
 use crate::before::{Before, Verify};
 use crate::forwarding_state::Forwarding;
-use crate::left_port::LeftPorts;
 use crate::node::{NodeReconciler, NodeState};
 use crate::node_conditions::NodeConditions;
 use crate::setting::Overrides;
 use crate::settings::Settings;
-use crate::tcx_queue::TcxQueue;
 use crate::transaction::Transaction;
 use crate::{EngineError, Report, network, slot};
 
@@ -44,6 +43,7 @@ pub struct Ports {
 pub struct Engine<K> {
     pub(crate) kernel: K,
     pub(crate) store: Store,
+    pub(crate) attachments: AttachmentState,
     /// Configuration, with the overrides that were made at run time.
     pub(crate) settings: Settings,
     /// The overrides, and the configured values that they replace.
@@ -54,19 +54,9 @@ pub struct Engine<K> {
     /// Whether something needs the default network although it has no range.
     pub(crate) is_default_wanted: Arc<AtomicBool>,
     pub(crate) forwarding: Forwarding,
-    /// Slot that was allocated last.
-    pub(crate) last_slot: u32,
     pub(crate) last_reconcile: Option<Arc<Report>>,
-    /// Attachments to verify in the background, with the time of their ADD in seconds since 1970.
-    pub(crate) pending_verification: BTreeMap<AttachmentKey, u64>,
     /// Whether compacting the journal has failed since the last reconciliation.
     pub(crate) compaction_failed: bool,
-    /// Links of high-traffic pods that wait for the TCX fast path.
-    pub(crate) tcx_queue: TcxQueue,
-    /// Attachments whose ports are left to a runtime that has not bound them yet.
-    pub(crate) left_ports: BTreeMap<AttachmentKey, LeftPorts>,
-    /// The MAC address that each address of a pod had last.
-    pub(crate) last_macs: LastMacs,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -93,18 +83,8 @@ impl<K: Kernel> Engine<K> {
     pub(crate) fn new(kernel: K, store: Store, mut settings: Settings) -> Self {
         let overrides = Overrides::load(&settings, &store);
         overrides.apply_to(&mut settings);
-        let youngest = store
-            .records()
-            .values()
-            .map(|record| &record.attachment)
-            .max_by_key(|attachment| attachment.generation);
-        // A network stays recorded when its last pod is gone.
-        let mut last_macs = LastMacs::new(store.networks().is_empty());
-        for record in store.records().values() {
-            last_macs.record(&record.attachment);
-        }
         Self {
-            last_slot: youngest.map_or(0, |attachment| attachment.slot),
+            attachments: AttachmentState::of(&store),
             kernel,
             store,
             settings,
@@ -115,11 +95,7 @@ impl<K: Kernel> Engine<K> {
             is_default_wanted: Arc::default(),
             forwarding: Forwarding::default(),
             last_reconcile: None,
-            pending_verification: BTreeMap::new(),
             compaction_failed: false,
-            tcx_queue: TcxQueue::default(),
-            left_ports: BTreeMap::new(),
-            last_macs,
         }
     }
 
@@ -192,7 +168,7 @@ impl<K: Kernel> Engine<K> {
             let last = last_reserved(&intent.network, &record.attachment);
             record.state = State::Attached;
             self.store.put_with_last_reserved(&record, &last)?;
-            self.last_macs.record(&record.attachment);
+            self.attachments.last_macs.record(&record.attachment);
             self.verify_later(&intent.key, now);
         }
         Ok(record.attachment)
@@ -241,14 +217,14 @@ impl<K: Kernel> Engine<K> {
                 slot,
                 generation,
                 mtu,
-                last_macs: &self.last_macs,
+                last_macs: &self.attachments.last_macs,
             };
             let planned = planner::plan_attach(intent, &observed, &context)?;
             // Only the chosen addresses are queried: a node may have thousands.
             let own = self.own_addresses(&planned.0)?;
             if own.is_empty() {
                 crate::limit_log::log_clamped(&intent.key, &intent.bandwidth, &planned.0.bandwidth);
-                self.last_slot = slot;
+                self.attachments.last_slot = slot;
                 return Ok(planned);
             }
             leases.node.extend(own);
@@ -274,7 +250,7 @@ impl<K: Kernel> Engine<K> {
             .values()
             .map(|record| record.attachment.slot)
             .collect();
-        slot::next(&taken, self.last_slot).ok_or(Refusal::NoSlot {
+        slot::next(&taken, self.attachments.last_slot).ok_or(Refusal::NoSlot {
             capacity: abi::maps::PODS_CAPACITY - 1,
         })
     }

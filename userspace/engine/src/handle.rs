@@ -32,8 +32,9 @@ use tracing::Span;
 
 use crate::background::Background;
 use crate::cancellation::{CancelOnDrop, PendingAdds, RequestState};
+use crate::commands::{Command, Reply};
 use crate::operations::{Operation, Operations};
-use crate::worker::{Chained, Command, Message, Queued, QueuedOnce, Reply, Worker};
+use crate::worker::{Message, Queued, Worker};
 use crate::{
     AttachedPods, ChainedUpdate, ConfigChange, Degraded, Engine, EngineError, FirewallUpdate,
     GcResult, GcScope, LimitChange, Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
@@ -55,6 +56,13 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(50);
 /// of large nodes a second.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
+/// Requests that are queued at most once at a time: whether one waits.
+#[derive(Clone, Debug, Default)]
+struct Waits {
+    reconcile: Arc<AtomicBool>,
+    sweep: Arc<AtomicBool>,
+}
+
 /// Client of the engine. The engine's thread ends when the last handle is dropped and the queue is
 /// empty.
 #[derive(Clone, Debug)]
@@ -62,7 +70,8 @@ pub struct Handle {
     commands: mpsc::Sender<Queued>,
     states: watch::Receiver<Arc<Status>>,
     reports: broadcast::Sender<Arc<Report>>,
-    queued_once: Arc<QueuedOnce>,
+    /// Whether a reconciliation, or a sweep, waits in the queue: at most one of each does.
+    waits: Waits,
     is_default_wanted: Arc<AtomicBool>,
     adds: Arc<PendingAdds>,
     add_permits: Arc<Semaphore>,
@@ -90,13 +99,12 @@ where
     let (commands, queue) = mpsc::channel(QUEUE_LENGTH);
     let (publish, states) = watch::channel(Arc::default());
     let reports = broadcast::Sender::new(REPORT_BUFFER);
-    let queued_once = Arc::new(QueuedOnce::default());
     let is_default_wanted = Arc::new(AtomicBool::default());
     let handle = Handle {
         commands,
         states,
         reports: reports.clone(),
-        queued_once: Arc::clone(&queued_once),
+        waits: Waits::default(),
         is_default_wanted: Arc::clone(&is_default_wanted),
         adds: Arc::default(),
         add_permits: Arc::new(Semaphore::new(MAX_QUEUED_ADDS)),
@@ -118,7 +126,6 @@ where
                 publish,
                 reports,
                 reported: None,
-                queued_once,
                 operations,
             };
             worker.publish();
@@ -187,27 +194,26 @@ impl Handle {
         let permit = self.add_permit()?;
         let state = Arc::default();
         let _cancel = CancelOnDrop(&state);
-        let command =
-            |reply| Command::Chained(Chained::AdoptOrUpdate(Box::new(update), now, reply));
+        let command = |reply| Command::AdoptOrUpdate(Box::new(update), now, reply);
         let message = |reply| Message::Command(command(reply));
         self.enqueue(&state, Some(permit), message).await
     }
 
     /// See [`Engine::add_firewall`].
     pub async fn add_firewall(&self, update: FirewallUpdate) -> Result<(), EngineError> {
-        self.execute(|reply| Command::Chained(Chained::Firewall(Box::new(update), reply)))
+        self.execute(|reply| Command::AddFirewall(Box::new(update), reply))
             .await
     }
 
     /// Clears the ingress policy of the attachments with these keys.
     pub async fn clear_ingress_policy(&self, keys: Vec<AttachmentKey>) -> Result<(), EngineError> {
-        self.execute(|reply| Command::Chained(Chained::ClearIngressPolicy(keys, reply)))
+        self.execute(|reply| Command::ClearIngressPolicy(keys, reply))
             .await
     }
 
     /// Unpublishes the ports and removes the limits of the attachments with these keys.
     pub async fn unpublish_ports(&self, keys: Vec<AttachmentKey>) -> Result<(), EngineError> {
-        self.execute(|reply| Command::Chained(Chained::UnpublishPorts(keys, reply)))
+        self.execute(|reply| Command::UnpublishPorts(keys, reply))
             .await
     }
 
@@ -219,32 +225,32 @@ impl Handle {
         ports: BTreeSet<PortMapping>,
         ingress: Option<IngressPolicy>,
     ) -> Result<(), EngineError> {
-        self.query(|reply| Command::Chained(Chained::CheckAttachment(keys, ports, ingress, reply)))
+        self.query(|reply| Command::CheckChained(keys, ports, ingress, reply))
             .await
     }
 
     /// Sets the loopback interface of a pod up or down.
     pub async fn set_loopback(&self, netns: NetnsPath, up: bool) -> Result<(), EngineError> {
-        self.query(|reply| Command::Chained(Chained::SetLoopback(netns, up, reply)))
+        self.query(|reply| Command::SetLoopback(netns, up, reply))
             .await
     }
 
     /// Changes settings of a pod's interface and sysctls of its namespace. Returns the settings
     /// that DEL will restore.
     pub async fn tune(&self, tune: Tune) -> Result<InterfaceSettings, EngineError> {
-        self.query(|reply| Command::Chained(Chained::Tune(Box::new(tune), reply)))
+        self.query(|reply| Command::Tune(Box::new(tune), reply))
             .await
     }
 
     /// Returns an error unless a pod's interface has these settings.
     pub async fn check_settings(&self, tune: Tune) -> Result<(), EngineError> {
-        self.query(|reply| Command::Chained(Chained::CheckSettings(Box::new(tune), reply)))
+        self.query(|reply| Command::CheckSettings(Box::new(tune), reply))
             .await
     }
 
     /// Restores the previous settings of a pod's interface.
     pub async fn restore_settings(&self, tune: Tune) -> Result<(), EngineError> {
-        self.execute(|reply| Command::Chained(Chained::RestoreSettings(Box::new(tune), reply)))
+        self.execute(|reply| Command::RestoreSettings(Box::new(tune), reply))
             .await
     }
 
@@ -324,12 +330,14 @@ impl Handle {
 
     /// Queues a reconciliation, unless one waits already.
     pub fn reconcile(&self, now: u64) {
-        self.enqueue_once(&self.queued_once.reconcile, Command::Reconcile(now));
+        self.enqueue_once(&self.waits.reconcile, |waits, reply| {
+            Command::Reconcile(now, waits, reply)
+        });
     }
 
     /// Queues a sweep of expired flows, unless one waits already.
     pub fn sweep(&self) {
-        self.enqueue_once(&self.queued_once.sweep, Command::Sweep);
+        self.enqueue_once(&self.waits.sweep, Command::Sweep);
     }
 
     /// Records that something needs the default network: without a pod CIDR the agent is degraded
@@ -453,9 +461,14 @@ impl Handle {
         permit.map_err(|_| EngineError::QueueFull)
     }
 
-    fn enqueue_once(&self, waiting: &AtomicBool, command: Command) {
+    fn enqueue_once(
+        &self,
+        waiting: &Arc<AtomicBool>,
+        command: impl FnOnce(Arc<AtomicBool>, Reply<()>) -> Command,
+    ) {
         let is_waiting = waiting.swap(true, Ordering::AcqRel);
-        let message = Message::Command(command);
+        let (reply, _) = oneshot::channel();
+        let message = Message::Command(command(Arc::clone(waiting), reply));
         let queued = self.queued(message, Arc::default(), None);
         if !is_waiting && self.commands.try_send(queued).is_err() {
             waiting.store(false, Ordering::Release);

@@ -41,13 +41,16 @@ impl<K: Kernel> Engine<K> {
             interval: FIRST_INTERVAL,
             next: now + FIRST_INTERVAL,
         };
-        self.left_ports.insert(attachment.key.clone(), left);
+        self.attachments
+            .left_ports
+            .insert(attachment.key.clone(), left);
     }
 
     /// Polls the attachments that are due. Returns whether there was one.
     pub(crate) fn check_left_ports(&mut self) -> bool {
         let now = Instant::now();
         let due: Vec<(AttachmentKey, LeftPorts)> = self
+            .attachments
             .left_ports
             .iter()
             .filter(|(_, left)| left.next <= now)
@@ -56,7 +59,7 @@ impl<K: Kernel> Engine<K> {
         for (key, left) in &due {
             let overdue = now.duration_since(left.since) >= OVERDUE;
             match self.settle_left_ports(key, left.process, overdue) {
-                Ok(true) => drop(self.left_ports.remove(key)),
+                Ok(true) => drop(self.attachments.left_ports.remove(key)),
                 Ok(false) => self.poll_again(key, now),
                 Err(error) => {
                     tracing::warn!(%key, error = chain(&error), "cannot read the users of ports");
@@ -68,7 +71,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     fn poll_again(&mut self, key: &AttachmentKey, now: Instant) {
-        if let Some(left) = self.left_ports.get_mut(key) {
+        if let Some(left) = self.attachments.left_ports.get_mut(key) {
             left.interval = (left.interval * 2).min(MAX_INTERVAL);
             left.next = now + left.interval;
         }

@@ -10,12 +10,14 @@
 
 #![forbid(unsafe_code)]
 
+mod attachment_state;
 mod background;
 mod before;
 mod cancellation;
 mod chain;
 mod change;
 mod collect;
+mod commands;
 mod complete;
 mod conditions;
 mod configure;

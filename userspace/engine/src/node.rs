@@ -195,20 +195,7 @@ impl NodeState {
 pub(crate) fn highest_generation(entries: &Entries) -> u32 {
     entries
         .values()
-        .filter_map(|entry| match entry {
-            Entry::Pod { generation, .. }
-            | Entry::FreePod { generation }
-            | Entry::Limit { generation, .. }
-            | Entry::Endpoint { generation, .. }
-            | Entry::Hostport { generation, .. } => Some(*generation),
-            Entry::Interface { .. }
-            | Entry::Network { .. }
-            | Entry::Egress { .. }
-            | Entry::Uplink { .. }
-            | Entry::Local
-            | Entry::Prefix { .. }
-            | Entry::Settings(_) => None,
-        })
+        .filter_map(Entry::generation)
         .max()
         .unwrap_or(0)
 }

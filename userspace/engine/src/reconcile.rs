@@ -59,7 +59,7 @@ impl<K: Kernel> Engine<K> {
         });
         self.log_items(&report);
         self.last_reconcile = Some(Arc::clone(&report));
-        self.pending_verification.clear();
+        self.attachments.pending_verification.clear();
         self.compaction_failed = false;
         report
     }

@@ -22,14 +22,14 @@ impl<K: Kernel> Engine<K> {
     /// Queues the links of the pods that have become high-traffic since the last search, at most
     /// [`MAX_PER_SEARCH`].
     pub(crate) fn find_high_traffic_pods(&mut self) {
-        self.tcx_queue.waiting.clear();
+        self.attachments.tcx_queue.waiting.clear();
         if !self.node.bypass && !self.node.offload {
             return;
         }
         let excluded: BTreeSet<IfName> = self
             .node
             .tcx_links
-            .union(&self.tcx_queue.failed)
+            .union(&self.attachments.tcx_queue.failed)
             .cloned()
             .collect();
         let links = planner::tcx_fast_path_candidates(self.store.records(), &excluded);
@@ -38,7 +38,7 @@ impl<K: Kernel> Engine<K> {
                 let mut waiting = planner::high_traffic_links(&links, &sent);
                 waiting.truncate(MAX_PER_SEARCH);
                 waiting.reverse();
-                self.tcx_queue.waiting = waiting;
+                self.attachments.tcx_queue.waiting = waiting;
             }
             Err(error) => tracing::warn!(
                 error = chain(&error),
@@ -49,7 +49,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Attaches the fast path to the next link that waits. Returns whether there was one.
     pub(crate) fn attach_tcx_fast_path(&mut self) -> bool {
-        let Some(link) = self.tcx_queue.waiting.pop() else {
+        let Some(link) = self.attachments.tcx_queue.waiting.pop() else {
             return false;
         };
         let _verb = crash::verb("tcx-fast-path");
@@ -70,7 +70,7 @@ impl<K: Kernel> Engine<K> {
                     error = chain(&error),
                     "cannot attach TCX fast path for high-traffic pod; its packets keep the from_pod hook"
                 );
-                self.tcx_queue.failed.insert(link);
+                self.attachments.tcx_queue.failed.insert(link);
             }
         }
         true

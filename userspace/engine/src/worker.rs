@@ -1,31 +1,20 @@
 //! The engine's thread: executes queued requests one after the other and answers them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kernel::{Kernel, Measured};
-use model::{
-    Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
-    InterfaceSettings, NetnsPath, PortMapping, RangeSet, Record,
-};
-use planner::NodeCondition;
-use steps::PodSide;
+use kernel::Kernel;
+use model::Attachment;
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, watch};
 use tokio::time::timeout;
 use tracing::Span;
 
 use crate::background::{Background, BackgroundTask};
 use crate::cancellation::RequestState;
+use crate::commands::{Command, Reply, Title};
 use crate::operations::{OperationGuard, Operations};
-use crate::{
-    AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, FirewallUpdate, GcResult,
-    GcScope, LimitChange, Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
-};
-
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
+use crate::{AttachedPods, Engine, EngineError, Report, Status, Uninstalled};
 
 /// Request in the queue.
 pub(crate) struct Queued {
@@ -39,56 +28,12 @@ pub(crate) struct Queued {
     pub(crate) operation: OperationGuard,
 }
 
-pub(crate) enum Command {
-    Add(Box<Intent>, u64, Reply<Attachment>),
-    Complete(Box<Intent>, Reply<Attachment>),
-    Del(AttachmentKey, Reply<()>),
-    Check(AttachmentKey, Option<BTreeSet<Cidr>>, Reply<Attachment>),
-    Gc(GcScope, Reply<GcResult>),
-    Chained(Chained),
-    Attachments(Reply<Vec<Record>>),
-    InspectInterface(NetnsPath, IfName, Reply<Option<PodSide>>),
-    SetPodCidrs(Vec<RangeSet>, Reply<UpdateOutcome>),
-    SetHairpinMode(HairpinMode, u64, Reply<UpdateOutcome>),
-    SetLimits(AttachmentKey, LimitChange, Reply<Bandwidth>),
-    Ports(Reply<Ports>),
-    Measure(Reply<Measured>),
-    NonMasquerade(Reply<BTreeSet<Cidr>>),
-    SetNonMasquerade(BTreeSet<Cidr>, Reply<()>),
-    Configure(Box<ConfigChange>, u64, Reply<()>),
-    SetInstallation(Vec<NodeCondition>, Reply<()>),
-    Pulse(Reply<()>),
-    Reconcile(u64),
-    Sweep,
-}
-
-/// Commands of chained plugins.
-pub(crate) enum Chained {
-    AdoptOrUpdate(Box<ChainedUpdate>, u64, Reply<Attachment>),
-    UnpublishPorts(Vec<AttachmentKey>, Reply<()>),
-    ClearIngressPolicy(Vec<AttachmentKey>, Reply<()>),
-    Firewall(Box<FirewallUpdate>, Reply<()>),
-    CheckAttachment(
-        Vec<AttachmentKey>,
-        BTreeSet<PortMapping>,
-        Option<IngressPolicy>,
-        Reply<()>,
-    ),
-    SetLoopback(NetnsPath, bool, Reply<()>),
-    Tune(Box<Tune>, Reply<InterfaceSettings>),
-    RestoreSettings(Box<Tune>, Reply<()>),
-    CheckSettings(Box<Tune>, Reply<()>),
-}
-
 /// Content of a request.
 pub(crate) enum Message {
     Command(Command),
     /// Removes everything and ends the engine.
     Uninstall(AttachedPods, Cleanup, Reply<Uninstalled>),
 }
-
-/// Name of a request for people, and its attachment.
-pub(crate) type Title<'a> = (&'static str, Option<&'a AttachmentKey>);
 
 impl Message {
     /// Returns the name of the request and its attachment.
@@ -100,58 +45,8 @@ impl Message {
     }
 }
 
-impl Command {
-    fn title(&self) -> Title<'_> {
-        match self {
-            Self::Add(intent, ..) | Self::Complete(intent, _) => ("ADD", Some(&intent.key)),
-            Self::Del(key, _) => ("DEL", Some(key)),
-            Self::Check(key, ..) => ("CHECK", Some(key)),
-            Self::Gc(..) => ("GC", None),
-            Self::Chained(chained) => chained.title(),
-            Self::Attachments(_) => ("attachments", None),
-            Self::InspectInterface(..) => ("inspect", None),
-            Self::SetPodCidrs(..) => ("set pod CIDRs", None),
-            Self::SetHairpinMode(..) => ("set hairpin mode", None),
-            Self::SetLimits(key, ..) => ("limit", Some(key)),
-            Self::Ports(_) => ("ports", None),
-            Self::Measure(_) => ("counters", None),
-            Self::NonMasquerade(_) => ("non-masquerade CIDRs", None),
-            Self::SetNonMasquerade(..) => ("set non-masquerade CIDRs", None),
-            Self::Configure(..) => ("reload", None),
-            Self::SetInstallation(..) => ("installation", None),
-            Self::Pulse(_) => ("pulse", None),
-            Self::Reconcile(_) => ("reconcile", None),
-            Self::Sweep => ("sweep", None),
-        }
-    }
-}
-
-impl Chained {
-    fn title(&self) -> Title<'_> {
-        match self {
-            Self::AdoptOrUpdate(update, ..) => ("ADD", Some(&update.adoption.key)),
-            Self::Firewall(update, _) => ("ADD", Some(&update.key)),
-            Self::UnpublishPorts(keys, _) | Self::ClearIngressPolicy(keys, _) => {
-                ("DEL", keys.first())
-            }
-            Self::CheckAttachment(keys, ..) => ("CHECK", keys.first()),
-            Self::SetLoopback(..) => ("loopback", None),
-            Self::Tune(tune, _) | Self::RestoreSettings(tune, _) | Self::CheckSettings(tune, _) => {
-                ("tuning", tune.keys.first())
-            }
-        }
-    }
-}
-
 /// Removes pins and records after the engine has closed them; returns the reason of a failure.
 pub(crate) type Cleanup = Box<dyn FnOnce() -> Result<(), String> + Send>;
-
-/// Requests that are queued at most once at a time: whether one waits.
-#[derive(Debug, Default)]
-pub(crate) struct QueuedOnce {
-    pub(crate) reconcile: AtomicBool,
-    pub(crate) sweep: AtomicBool,
-}
 
 /// Time without requests after which background tasks run. A runtime that sends its next request at
 /// once does not wait for them.
@@ -168,7 +63,6 @@ pub(crate) struct Worker<K> {
     pub(crate) reports: broadcast::Sender<Arc<Report>>,
     /// Report that was sent last.
     pub(crate) reported: Option<Arc<Report>>,
-    pub(crate) queued_once: Arc<QueuedOnce>,
     pub(crate) operations: Operations,
 }
 
@@ -250,107 +144,40 @@ impl<K: Kernel> Worker<K> {
         answer(reply, result.map(|()| done));
     }
 
-    fn execute(&mut self, command: Command) {
-        match command {
-            Command::Add(intent, now, reply) => self.add(&intent, now, reply),
-            Command::Complete(intent, reply) => {
-                self.change(reply, |engine| engine.complete(&intent));
-            }
-            Command::Del(key, reply) => self.change(reply, |engine| engine.del(&key)),
-            Command::Check(key, wanted, reply) => {
-                answer(reply, self.engine.check_wanted(&key, wanted.as_ref()));
-            }
-            Command::Gc(scope, reply) => {
-                self.change(reply, |engine| Ok(engine.collect(&scope)));
-            }
-            Command::Chained(chained) => self.execute_chained(chained),
-            Command::Attachments(reply) => answer(reply, Ok(self.engine.attachments())),
-            Command::InspectInterface(netns, ifname, reply) => {
-                answer(reply, self.engine.inspect_interface(netns, ifname));
-            }
-            Command::SetPodCidrs(ranges, reply) => {
-                self.change(reply, |engine| engine.set_pod_cidrs(ranges));
-            }
-            Command::SetHairpinMode(mode, now, reply) => {
-                self.change(reply, |engine| engine.set_hairpin_mode(mode, now));
-            }
-            Command::SetLimits(key, change, reply) => {
-                answer(reply, self.engine.set_limits(&key, change));
-            }
-            Command::Ports(reply) => answer(reply, self.engine.ports()),
-            Command::Measure(reply) => answer(reply, self.engine.measure()),
-            Command::NonMasquerade(reply) => {
-                answer(reply, Ok(self.engine.settings.non_masquerade.clone()));
-            }
-            Command::SetNonMasquerade(prefixes, reply) => {
-                self.change(reply, |engine| engine.set_non_masquerade(prefixes));
-            }
-            Command::Configure(change, now, reply) => {
-                self.change(reply, |engine| engine.configure(*change, now));
-            }
-            Command::SetInstallation(conditions, reply) => self.change(reply, |engine| {
-                engine.conditions.set_installation(conditions);
-                Ok(())
-            }),
-            Command::Pulse(reply) => answer(reply, Ok(())),
-            Command::Reconcile(now) => {
-                self.queued_once.reconcile.store(false, Ordering::Release);
-                self.engine.reconcile(now);
-                self.publish();
-            }
-            Command::Sweep => {
-                self.queued_once.sweep.store(false, Ordering::Release);
-                self.engine.sweep();
-                self.engine.find_high_traffic_pods();
-                self.publish();
-            }
-        }
-    }
-
-    fn execute_chained(&mut self, chained: Chained) {
-        match chained {
-            Chained::AdoptOrUpdate(update, now, reply) => {
-                self.change(reply, |engine| engine.adopt_or_update(&update, now));
-            }
-            Chained::UnpublishPorts(keys, reply) => {
-                self.change(reply, |engine| engine.unpublish_ports(&keys));
-            }
-            Chained::Firewall(update, reply) => {
-                self.change(reply, |engine| engine.add_firewall(&update));
-            }
-            Chained::ClearIngressPolicy(keys, reply) => {
-                self.change(reply, |engine| engine.clear_ingress_policy(&keys));
-            }
-            Chained::CheckAttachment(keys, ports, ingress, reply) => {
-                answer(reply, self.engine.check_chained(&keys, &ports, ingress));
-            }
-            Chained::SetLoopback(netns, up, reply) => {
-                answer(reply, self.engine.set_loopback(&netns, up));
-            }
-            Chained::Tune(tune, reply) => answer(reply, self.engine.tune(&tune)),
-            Chained::CheckSettings(tune, reply) => answer(reply, self.engine.check_settings(&tune)),
-            Chained::RestoreSettings(tune, reply) => {
-                answer(reply, self.engine.restore_settings(&tune));
-            }
-        }
-    }
-
-    /// Answers before it logs: the runtime does not wait for the log.
-    fn add(&mut self, intent: &Intent, now: u64, reply: Reply<Attachment>) {
+    /// Executes an ADD as [`Worker::change`] does. Answers before it logs: the runtime does not
+    /// wait for the log.
+    pub(crate) fn add(
+        &mut self,
+        reply: Reply<Attachment>,
+        add: impl FnOnce(&mut Engine<K>) -> Result<Attachment, EngineError>,
+    ) {
         let mut attached = None;
         self.change(reply, |engine| {
-            engine
-                .add(intent, now)
-                .inspect(|attachment| attached = Some(attachment.clone()))
+            add(engine).inspect(|attachment| attached = Some(attachment.clone()))
         });
         if let Some(attachment) = attached {
             log_attached(&attachment);
         }
     }
 
+    /// Executes a request that leaves the status as it is.
+    pub(crate) fn query<T>(
+        &mut self,
+        reply: Reply<T>,
+        query: impl FnOnce(&mut Engine<K>) -> Result<T, EngineError>,
+    ) {
+        answer(reply, query(&mut self.engine));
+    }
+
+    /// Executes a request of the agent itself, which waits for no answer, and publishes the status.
+    pub(crate) fn run_unasked(&mut self, _: Reply<()>, run: impl FnOnce(&mut Engine<K>)) {
+        run(&mut self.engine);
+        self.publish();
+    }
+
     /// Publishes the status before it answers: a caller with an answer sees its change in the
     /// status.
-    fn change<T>(
+    pub(crate) fn change<T>(
         &mut self,
         reply: Reply<T>,
         change: impl FnOnce(&mut Engine<K>) -> Result<T, EngineError>,

@@ -10,7 +10,7 @@ use steps::{
     SysctlKey, XdpPrefilterStep,
 };
 
-use crate::bpf::{entries, tcx_fast_path};
+use crate::bpf::tcx_fast_path;
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::netlink::{addresses, bridge_vlans, clsact, link_changes};
@@ -93,17 +93,16 @@ fn set_mac(host: &mut Host, link: &IfName, mac: Mac) -> Result<(), Failed> {
 /// Writes an entry. A hostport is written to our netfilter table first, which refuses nothing that
 /// the table takes: a failure leaves the table unchanged.
 fn put_entry(host: &mut Host, key: &EntryKey, entry: &Entry) -> io::Result<()> {
-    let locals = &host.tables.locals;
+    let locals = &host.tables.planned.locals;
     host.netfilter
-        .put_hostport(key, entry, |address| entries::is_local(locals, address))?;
-    entries::put(&mut host.tables, key, entry).inspect_err(|_| remove_mirrored(host, key))
+        .put_hostport(key, entry, |address| locals.contains(address))?;
+    (host.tables.put(key, entry)).inspect_err(|_| remove_mirrored(host, key))
 }
 
 /// Removes a hostport from our netfilter table.
 fn remove_mirrored(host: &mut Host, key: &EntryKey) {
-    let locals = &host.tables.locals;
-    let removed =
-        (host.netfilter).remove_hostport(key, |address| entries::is_local(locals, address));
+    let locals = &host.tables.planned.locals;
+    let removed = (host.netfilter).remove_hostport(key, |address| locals.contains(address));
     if let Err(error) = removed {
         tracing::warn!(%error, ?key, "cannot remove a hostport from our netfilter table: the next reconciliation does");
     }
@@ -113,7 +112,7 @@ fn change_netfilter(host: &mut Host, step: &NetfilterStep) -> Result<(), Failed>
     let call = || step.to_string();
     match step {
         NetfilterStep::Put { table, .. } => {
-            let hostports = entries::hostports(&host.tables).attempt(call)?;
+            let hostports = host.tables.hostports().attempt(call)?;
             host.netfilter.put(table, &hostports).attempt(call)
         }
         NetfilterStep::Remove { .. } => host.netfilter.remove().attempt(call),
@@ -145,7 +144,9 @@ fn set_binder(
     reservation: &PortReservation,
     process: Option<u32>,
 ) -> Result<(), Failed> {
-    entries::set_binder(&mut host.tables, &reservation.key(), process.unwrap_or(0))
+    let hostports = &mut host.tables.planned.hostports;
+    hostports
+        .set_binder(&reservation.key(), process.unwrap_or(0))
         .attempt(|| format!("write the process that may bind {reservation}"))
 }
 
@@ -157,7 +158,7 @@ fn remove_entry(host: &mut Host, key: &EntryKey) -> Result<(), Failed> {
         host.programs.detach_all(*index).attempt(call)?;
     }
     remove_mirrored(host, key);
-    let removed = entries::remove(&mut host.tables, key);
+    let removed = host.tables.remove(key);
     removed.inspect(|()| crash::point()).attempt(call)
 }
 

@@ -23,7 +23,6 @@ use crate::netlink::socket::Netlink;
 use crate::node_checks::neighbour_overflows::NeighbourOverflows;
 use crate::ports::reservations::PortReservationSockets;
 use crate::process::heap;
-use crate::syscall;
 
 /// Options of [`Host::open`].
 #[derive(Clone, Debug)]
@@ -87,7 +86,7 @@ impl Host {
         let probed = Probed::probe();
         let flow_entries = pins.flow_entries()?.unwrap_or(*flow_entries);
         let cpus = possible_cpus().attempt(|| "count the CPUs".to_owned())?;
-        let pinned = pins.capacity(abi::maps::PENDING)?;
+        let pinned = pins.capacity(abi::maps::PENDING.name)?;
         let capacities = Capacities {
             flows: flow_entries,
             cache_of_cpu: pinned.map_or(*cache_entries, |counters| counters / cpus),
@@ -100,10 +99,8 @@ impl Host {
         let cache = ProgramCache::new(&pins, &object, &constants);
         let mut programs = Programs::load(loaded, &pins, &cache)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_ref())?;
-        let cookie = syscall::netns_cookie()
-            .attempt(|| "read the cookie of the network namespace".to_owned())?;
         let names = Names::open().attempt(|| "open a socket for interface names".to_owned())?;
-        let mut tables = Tables::take(programs.object(), cookie, names)?;
+        let mut tables = Tables::take(programs.object(), names)?;
         (pins.copy_older_flows(&mut tables))
             .attempt(|| "copy the flows of an older version".to_owned())?;
         crash::point_at("adopt-tables");

@@ -13,7 +13,7 @@ use steps::{
     SysctlKey, SysctlQuery,
 };
 
-use crate::bpf::{entries, tcx_fast_path};
+use crate::bpf::tcx_fast_path;
 use crate::error::{Attempt as _, Failed};
 use crate::firewall::forwarding;
 use crate::foreign::{netfilter, tc_programs};
@@ -145,8 +145,7 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     let listed = || "list foreign rules".to_owned();
     let mut foreign_paths = foreign_paths(host, &links).attempt(listed)?;
     foreign_paths.extend(routing.by_tos);
-    let entries =
-        entries::all(&host.tables, &names).attempt(|| "read the datapath's tables".to_owned())?;
+    let entries = (host.tables.all(&names)).attempt(|| "read the datapath's tables".to_owned())?;
     Ok(Observed {
         heeds_departure: !with_fq.is_empty(),
         routes: routing.entries,
@@ -290,7 +289,7 @@ fn host_side(host: &mut Host, query: &AttachmentQuery) -> Result<ObservedHostSid
         hooks: hooks.transpose()?.unwrap_or_default(),
         host_link: link,
         bridge: links.get(bridge).cloned(),
-        entries: entries::some(&host.tables, &query.entries)
+        entries: (host.tables.some(&query.entries))
             .attempt(|| format!("read the table entries of {}", query.key))?,
         port_reservations: host.reservations.some(query.reservations.iter().copied()),
     })

@@ -9,8 +9,8 @@ use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use crate::firewall::{conntrack, forwarding, hostport_table, nftables};
 use crate::foreign::{ipsec, ipsec_policies, netfilter};
 use crate::netlink::{
-    addresses, bridge_port, bridge_vlans, links, messages, monitor, route_lookup, route_watch,
-    routes, socket,
+    addresses, bridge_port, bridge_vlans, links, messages, monitor, packet_route, route_lookup,
+    route_watch, routes, socket,
 };
 
 /// Parses bytes as one read of each kind of netlink socket that this crate has: rtnetlink,
@@ -43,6 +43,7 @@ fn routing(bytes: &[u8]) {
             }
             Ok(NetlinkPayload::InnerMessage(Message::NewRoute(route))) => {
                 routes::fuzz(&route);
+                packet_route::fuzz(&route);
                 route_lookup::fuzz(&route);
             }
             Ok(_) | Err(_) => {}

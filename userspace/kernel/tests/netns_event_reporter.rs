@@ -20,7 +20,7 @@ struct Table(Array<MapData, [u64; 8]>);
 
 impl Table {
     fn open(node: &Node) -> Self {
-        let map = MapData::from_pin(node.pins("maps").join(abi::maps::EVENTS)).unwrap();
+        let map = MapData::from_pin(node.pins("maps").join(abi::maps::EVENTS.name)).unwrap();
         Self(Array::try_from(Map::Array(map)).unwrap())
     }
 

@@ -320,7 +320,7 @@ pub(crate) fn ports(
 /// only where an upper bound exceeds the capacity, so that an ADD does not take longer because of
 /// other pods' ports.
 fn check_room(wanted: usize, records: &Records) -> Result<(), Refusal> {
-    let capacity = abi::maps::HOSTPORTS_CAPACITY;
+    let capacity = abi::maps::HOSTPORTS.capacity;
     let fits = |used: usize| u32::try_from(wanted + used).is_ok_and(|all| all <= capacity);
     let attachments = || records.values().map(|record| &record.attachment);
     let at_most: usize = attachments()

@@ -235,7 +235,7 @@ pub(crate) fn entries(
 }
 
 /// Most network entries for links of other software. The rest of the table is for our bridges.
-const CAPACITY: usize = abi::maps::NETWORKS_CAPACITY as usize * 3 / 4;
+const CAPACITY: usize = abi::maps::NETWORKS.capacity as usize * 3 / 4;
 
 /// Returns the addresses of adopted pods by the bridge or veth that leads to them.
 fn adopted_pods(records: &Records) -> BTreeMap<&IfName, Vec<IpAddr>> {

@@ -92,7 +92,7 @@ pub use node_check::{
 pub use node_intent::NodeIntent;
 pub use node_preview::NodePreview;
 pub use offload::HoldingRule;
-pub use offload_decision::{StackReason, decide_offload};
+pub use offload_decision::{OffloadDecision, StackReason, decide_offload};
 pub use plan::Plan;
 pub use port_holder::{
     binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports, plan_left_ports,

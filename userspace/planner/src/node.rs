@@ -81,14 +81,13 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
     wanted.extend(sources_of(&of_uplinks));
-    wanted.extend(egress(intent, &accepted));
     wanted.extend(container_link::entries(
         &containers,
         observed,
         records,
         &fallback,
     ));
-    wanted.extend(network_entries(&accepted, &planned));
+    wanted.extend(of_networks(intent, &accepted, &planned));
     plan.append(put_missing(&wanted, &observed.entries));
     // After the local entries: flows whose source address is not local are removed.
     plan.append(put_missing(&of_uplinks, &observed.entries));
@@ -354,6 +353,17 @@ fn sources_of(uplinks: &Entries) -> Entries {
     sources.flatten().map(local).collect()
 }
 
+/// Returns the entries of networks: gateways of their bridges, and egress addresses.
+fn of_networks(
+    intent: &NodeIntent,
+    networks: &[&Network],
+    bridges: &BTreeMap<IfName, NodeLink>,
+) -> Entries {
+    let mut entries = network_entries(networks, bridges);
+    entries.extend(egress(intent, networks));
+    entries
+}
+
 /// Returns the egress entries, one per bridge: networks that share a bridge share its egress
 /// addresses.
 fn egress(intent: &NodeIntent, networks: &[&Network]) -> Entries {
@@ -434,22 +444,9 @@ fn put_missing(wanted: &Entries, present: &Entries) -> Plan {
 /// Where a local address or an uplink is removed, a sweep removes its flows at once: their packets
 /// would leave with an address that the node no longer has.
 fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
-    let of_node = |key: &EntryKey| match key {
-        EntryKey::Egress(_)
-        | EntryKey::Network(_)
-        | EntryKey::Uplink(_)
-        | EntryKey::Local(_)
-        | EntryKey::Prefix(_) => true,
-        EntryKey::Pod(_)
-        | EntryKey::Interface(_)
-        | EntryKey::Endpoint(_)
-        | EntryKey::Hostport { .. }
-        | EntryKey::Limit(_)
-        | EntryKey::Settings => false,
-    };
     let stale = present
         .iter()
-        .filter(|(key, _)| of_node(key) && !wanted.contains_key(key));
+        .filter(|(key, _)| key.is_of_node() && !wanted.contains_key(key));
     let mut plan = Plan::of(stale.map(|(key, previous)| Step::RemoveEntry {
         key: key.clone(),
         previous: previous.clone(),

@@ -8,6 +8,11 @@ use steps::{ConntrackStatus, TrackedConnection};
 /// Seconds after which a packet takes the stack again, at the latest: netfilter keeps connections
 /// alive by their packets, and rules see one of them.
 const LONGEST: u32 = 15;
+/// The same for a translated connection soon after a rule change. Who removes an endpoint changes
+/// rules first, and then removes connections to it from conntrack, which is not notified.
+const UNSETTLED: u32 = 2;
+/// Seconds after a rule change for which translated connections may be removed from conntrack.
+const SETTLING: u32 = 10;
 
 /// Why packets of a connection stay on the stack. The numbers are those of the offload table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,14 +22,15 @@ pub enum StackReason {
     Untracked = 2,
     /// It is not established yet, or no longer.
     NotEstablished = 3,
-    /// Netfilter translates it.
-    Translated = 4,
-    /// A helper follows it, or a flow table of netfilter has it.
+    /// A helper follows it, its sequence numbers are translated, or a flow table of netfilter has
+    /// it.
     Special = 5,
     /// It has a mark or a zone, which rules and routes may depend on.
     Marked = 6,
     /// conntrack would forget it within seconds.
     ShortLived = 7,
+    /// It is neither from nor to a pod of the agent.
+    NotOfPod = 8,
 }
 
 impl StackReason {
@@ -32,11 +38,7 @@ impl StackReason {
     pub const fn retry_after(self) -> u32 {
         match self {
             Self::NotEstablished => 1,
-            Self::Untracked
-            | Self::Translated
-            | Self::Special
-            | Self::Marked
-            | Self::ShortLived => 5,
+            Self::Untracked | Self::Special | Self::Marked | Self::ShortLived | Self::NotOfPod => 5,
         }
     }
 
@@ -44,10 +46,10 @@ impl StackReason {
     pub const ALL: [Self; 6] = [
         Self::Untracked,
         Self::NotEstablished,
-        Self::Translated,
         Self::Special,
         Self::Marked,
         Self::ShortLived,
+        Self::NotOfPod,
     ];
 }
 
@@ -56,32 +58,53 @@ impl fmt::Display for StackReason {
         f.write_str(match self {
             Self::Untracked => "not tracked",
             Self::NotEstablished => "not established",
-            Self::Translated => "translated by netfilter",
             Self::Special => "with a helper or in a flow table",
             Self::Marked => "with a mark or zone",
             Self::ShortLived => "with a short timeout",
+            Self::NotOfPod => "of no pod",
         })
     }
 }
 
-/// Returns the seconds for which packets with this tuple may bypass the stack. Netfilter has just
-/// accepted one.
+/// That packets of one direction of a connection may bypass the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffloadDecision {
+    /// The tuple of the packets before netfilter's translation.
+    pub tuple: Tuple,
+    /// Their tuple behind it.
+    pub translated: Tuple,
+    /// Seconds until a packet must take the stack again.
+    pub seconds: u32,
+}
+
+impl OffloadDecision {
+    /// Returns whether netfilter translates the packets.
+    pub fn is_translated(&self) -> bool {
+        self.tuple != self.translated
+    }
+}
+
+/// Decides about the direction of a connection whose packets have this tuple behind netfilter's
+/// last hook. Netfilter has just accepted one. `unchanged` are the seconds since the last rule
+/// change.
 pub fn decide_offload(
-    tuple: &Tuple,
+    observed: &Tuple,
     connection: Option<&TrackedConnection>,
-) -> Result<u32, StackReason> {
+    unchanged: u32,
+) -> Result<OffloadDecision, StackReason> {
     let connection = connection.ok_or(StackReason::Untracked)?;
     let status = connection.status;
     if status & ConntrackStatus::SPECIAL != 0 || connection.has_helper {
         return Err(StackReason::Special);
     }
-    let is_same = [connection.original, connection.reply].contains(tuple);
-    if status & ConntrackStatus::TRANSLATED != 0
-        || connection.original != connection.reply.reverse()
-        || !is_same
-    {
-        return Err(StackReason::Translated);
-    }
+    // Packets get the reverse of the tuple that those of the other direction come with.
+    let tuple = if *observed == connection.reply.reverse() {
+        connection.original
+    } else if *observed == connection.original.reverse() {
+        connection.reply
+    } else {
+        return Err(StackReason::Untracked);
+    };
     if connection.mark != 0 || connection.zone != 0 {
         return Err(StackReason::Marked);
     }
@@ -98,10 +121,19 @@ pub fn decide_offload(
     if status & seen != seen || !is_open {
         return Err(StackReason::NotEstablished);
     }
+    let longest = if tuple != *observed && unchanged < SETTLING {
+        UNSETTLED
+    } else {
+        LONGEST
+    };
     // The next packet through the stack must find the connection.
-    match LONGEST.min(connection.timeout / 2) {
+    match longest.min(connection.timeout / 2) {
         0 | 1 => Err(StackReason::ShortLived),
-        seconds => Ok(seconds),
+        seconds => Ok(OffloadDecision {
+            tuple,
+            translated: *observed,
+            seconds,
+        }),
     }
 }
 
@@ -133,39 +165,87 @@ mod tests {
         }
     }
 
+    /// Returns the seconds.
     fn decide(change: impl Fn(&mut TrackedConnection)) -> Result<u32, StackReason> {
         let mut changed = connection(protocol::TCP);
         change(&mut changed);
-        decide_offload(&tuple(protocol::TCP), Some(&changed))
+        let decision = decide_offload(&tuple(protocol::TCP), Some(&changed), SETTLING);
+        decision.map(|decision| decision.seconds)
     }
 
     #[test]
     fn established_connections_bypass_the_stack_in_both_directions() {
         for protocol in [protocol::TCP, protocol::UDP] {
             for tuple in [tuple(protocol), tuple(protocol).reverse()] {
-                let decision = decide_offload(&tuple, Some(&connection(protocol)));
-                assert_eq!(decision, Ok(LONGEST));
+                let decided = OffloadDecision {
+                    tuple,
+                    translated: tuple,
+                    seconds: LONGEST,
+                };
+                let decision = decide_offload(&tuple, Some(&connection(protocol)), 0);
+                assert_eq!(decision, Ok(decided));
             }
         }
     }
 
+    /// A connection from a pod to port 443 of a service, which another pod serves at port 8443; and
+    /// the tuple of its packets behind netfilter.
+    fn connection_to_service() -> (TrackedConnection, Tuple) {
+        let behind = Tuple {
+            destination: Address::v4([10, 244, 0, 3]),
+            destination_port: Port::new(8443),
+            ..tuple(protocol::TCP)
+        };
+        let connection = TrackedConnection {
+            reply: behind.reverse(),
+            status: 0b10_1110,
+            ..connection(protocol::TCP)
+        };
+        (connection, behind)
+    }
+
+    #[test]
+    fn the_decision_about_a_translated_connection_has_both_tuples_of_each_direction() {
+        let (connection, behind) = connection_to_service();
+        for (tuple, translated) in [
+            (connection.original, behind),
+            (connection.reply, connection.original.reverse()),
+        ] {
+            let decision = decide_offload(&translated, Some(&connection), SETTLING);
+            let decided = OffloadDecision {
+                tuple,
+                translated,
+                seconds: LONGEST,
+            };
+            assert_eq!(decision, Ok(decided));
+            assert!(decided.is_translated());
+            // Never seen behind netfilter.
+            let decision = decide_offload(&tuple, Some(&connection), SETTLING);
+            assert_eq!(decision, Err(StackReason::Untracked));
+        }
+    }
+
+    #[test]
+    fn a_translated_connection_soon_takes_the_stack_after_a_rule_change() {
+        let (connection, behind) = connection_to_service();
+        let seconds =
+            |unchanged| decide_offload(&behind, Some(&connection), unchanged).map(|it| it.seconds);
+        assert_eq!(seconds(0), Ok(UNSETTLED));
+        assert_eq!(seconds(SETTLING - 1), Ok(UNSETTLED));
+        assert_eq!(seconds(SETTLING), Ok(LONGEST));
+    }
+
     #[test]
     fn connections_that_need_netfilter_stay_on_the_stack() {
-        use StackReason::{Marked, NotEstablished, ShortLived, Special, Translated, Untracked};
-        assert_eq!(decide_offload(&tuple(protocol::TCP), None), Err(Untracked));
-        for bit in [4, 5, 6] {
-            assert_eq!(decide(|it| it.status |= 1 << bit), Err(Translated));
-        }
-        assert_eq!(
-            decide(|it| it.reply.source_port = Port::new(80)),
-            Err(Translated)
-        );
+        use StackReason::{Marked, NotEstablished, ShortLived, Special, Untracked};
+        let untracked = decide_offload(&tuple(protocol::TCP), None, SETTLING);
+        assert_eq!(untracked, Err(Untracked));
         let of_other = |it: &mut TrackedConnection| {
             it.original.source_port = Port::new(1);
             it.reply.destination_port = Port::new(1);
         };
-        assert_eq!(decide(of_other), Err(Translated));
-        for bit in [9, 11, 13, 14, 15] {
+        assert_eq!(decide(of_other), Err(Untracked));
+        for bit in [6, 9, 11, 13, 14, 15] {
             assert_eq!(decide(|it| it.status |= 1 << bit), Err(Special));
         }
         assert_eq!(decide(|it| it.has_helper = true), Err(Special));
@@ -179,7 +259,8 @@ mod tests {
         }
         assert_eq!(decide(|it| it.timeout = 3), Err(ShortLived));
         assert_eq!(decide(|it| it.timeout = 20), Ok(10));
-        let sctp = decide_offload(&tuple(protocol::SCTP), Some(&connection(protocol::SCTP)));
-        assert_eq!(sctp, Err(NotEstablished));
+        let sctp = connection(protocol::SCTP);
+        let decision = decide_offload(&tuple(protocol::SCTP), Some(&sctp), SETTLING);
+        assert_eq!(decision, Err(NotEstablished));
     }
 }

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use model::{Attachment, AttachmentKey, IfName, NetworkName, Record, State};
-use steps::{Entry, EntryKey, Hook, LinkKind, NodeLink, Observed, PortReservation, Step};
+use steps::{EntryKey, Hook, LinkKind, NodeLink, Observed, PortReservation, Step};
 
 use crate::check::check_host;
 use crate::detach::{plan_detach, remove};
@@ -239,25 +239,11 @@ fn owned(records: &Records, findings: &BTreeMap<AttachmentKey, Finding>) -> BTre
 }
 
 fn stale(owned: &BTreeSet<EntryKey>, observed: &Observed) -> Plan {
-    let of_pod = |entry: &Entry| match entry {
-        Entry::Pod { .. }
-        | Entry::Limit { .. }
-        | Entry::Interface { .. }
-        | Entry::Endpoint { .. }
-        | Entry::Hostport { .. } => true,
-        Entry::FreePod { .. }
-        | Entry::Network { .. }
-        | Entry::Egress { .. }
-        | Entry::Uplink { .. }
-        | Entry::Local
-        | Entry::Prefix { .. }
-        | Entry::Settings(_) => false,
-    };
     let stale = observed
         .entries
         .iter()
         .rev()
-        .filter(|(key, entry)| of_pod(entry) && !owned.contains(*key));
+        .filter(|(key, entry)| entry.is_of_pod() && !owned.contains(*key));
     let mut plan = Plan::of(stale.map(|(key, entry)| remove(key, entry)));
     // By key alone, as with entries: neither the reservations of live attachments nor those that a
     // detach plan releases are stale.

@@ -6,11 +6,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use abi::maps::{self, MapShape};
 use model::{
     Cidr, IfName, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol, ShapedSubnets,
 };
 
 use crate::Shape;
+
+mod display;
+
+use display::{limits, masquerading, write_from, write_prefix, write_settings};
 
 /// A link that an entry refers to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -205,36 +210,127 @@ impl LinkRef {
     }
 }
 
+/// Returns the link in a key, of a reference or a mutable one.
+macro_rules! link_of {
+    ($key:expr) => {
+        match $key {
+            EntryKey::Interface(link)
+            | EntryKey::Network(link)
+            | EntryKey::Egress(link)
+            | EntryKey::Uplink(link) => Some(link),
+            EntryKey::Pod(_)
+            | EntryKey::Limit(_)
+            | EntryKey::Endpoint(_)
+            | EntryKey::Hostport { .. }
+            | EntryKey::Local(_)
+            | EntryKey::Prefix(_)
+            | EntryKey::Settings => None,
+        }
+    };
+}
+
 impl EntryKey {
+    /// Returns the map with the entries of the key's table, or the first of several.
+    pub const fn map(&self) -> MapShape {
+        match self {
+            Self::Pod(_) => maps::PODS.shape(),
+            Self::Limit(_) => maps::LIMITS.shape(),
+            Self::Interface(_) => maps::INTERFACES.shape(),
+            Self::Endpoint(_) => maps::ENDPOINTS.shape(),
+            Self::Hostport { .. } => maps::HOSTPORTS.shape(),
+            Self::Network(_) => maps::NETWORKS.shape(),
+            Self::Egress(_) => maps::EGRESS.shape(),
+            Self::Uplink(_) => maps::UPLINKS.shape(),
+            Self::Local(_) => maps::LOCALS.shape(),
+            Self::Prefix(_) => maps::PREFIXES.shape(),
+            Self::Settings => maps::SETTINGS.shape(),
+        }
+    }
+
+    /// Returns the link that the key names.
+    pub fn link_mut(&mut self) -> Option<&mut LinkRef> {
+        link_of!(self)
+    }
+
     /// Returns whether the key refers to a link that is gone: such an entry can be removed, never
     /// written.
     pub fn refers_to_gone_link(&self) -> bool {
+        link_of!(self).is_some_and(LinkRef::is_gone)
+    }
+
+    /// Returns whether the entry describes the node, and not an attachment. Such an entry is stale
+    /// where the plan of the node does not have it. The settings are never removed.
+    pub fn is_of_node(&self) -> bool {
         match self {
-            Self::Interface(link)
-            | Self::Network(link)
-            | Self::Egress(link)
-            | Self::Uplink(link) => link.is_gone(),
+            Self::Network(_)
+            | Self::Egress(_)
+            | Self::Uplink(_)
+            | Self::Local(_)
+            | Self::Prefix(_) => true,
             Self::Pod(_)
             | Self::Limit(_)
+            | Self::Interface(_)
             | Self::Endpoint(_)
             | Self::Hostport { .. }
-            | Self::Local(_)
-            | Self::Prefix(_)
             | Self::Settings => false,
+        }
+    }
+
+    /// Returns whether the entry belongs to the table of this key.
+    pub fn fits(&self, entry: &Entry) -> bool {
+        match self {
+            Self::Pod(_) => matches!(entry, Entry::Pod { .. } | Entry::FreePod { .. }),
+            Self::Limit(_) => matches!(entry, Entry::Limit { .. }),
+            Self::Interface(_) => matches!(entry, Entry::Interface { .. }),
+            Self::Endpoint(_) => matches!(entry, Entry::Endpoint { .. }),
+            Self::Hostport { .. } => matches!(entry, Entry::Hostport { .. }),
+            Self::Network(_) => matches!(entry, Entry::Network { .. }),
+            Self::Egress(_) => matches!(entry, Entry::Egress { .. }),
+            Self::Uplink(_) => {
+                matches!(entry, Entry::Uplink { sources, .. } if sources.len() <= abi::SOURCES)
+            }
+            Self::Local(_) => matches!(entry, Entry::Local),
+            Self::Prefix(_) => matches!(entry, Entry::Prefix { .. }),
+            Self::Settings => matches!(entry, Entry::Settings(_)),
         }
     }
 }
 
+/// Returns the links in an entry, of a reference or a mutable one.
+macro_rules! links_of {
+    ($entry:expr) => {
+        match $entry {
+            Entry::Pod { link, bridge, .. } => [Some(link), Some(bridge)],
+            Entry::Endpoint { link, .. } => [Some(link), None],
+            Entry::FreePod { .. }
+            | Entry::Limit { .. }
+            | Entry::Interface { .. }
+            | Entry::Hostport { .. }
+            | Entry::Network { .. }
+            | Entry::Egress { .. }
+            | Entry::Uplink { .. }
+            | Entry::Local
+            | Entry::Prefix { .. }
+            | Entry::Settings(_) => [None, None],
+        }
+    };
+}
+
 impl Entry {
-    /// Returns whether the value refers to a link that is gone.
-    pub fn refers_to_gone_link(&self) -> bool {
+    /// Returns the links that the value refers to.
+    pub fn links_mut(&mut self) -> impl Iterator<Item = &mut LinkRef> {
+        links_of!(self).into_iter().flatten()
+    }
+
+    /// Returns whether the entry belongs to an attachment. Without one it is stale.
+    pub fn is_of_pod(&self) -> bool {
         match self {
-            Self::Pod { link, bridge, .. } => link.is_gone() || bridge.is_gone(),
-            Self::Endpoint { link, .. } => link.is_gone(),
-            Self::FreePod { .. }
+            Self::Pod { .. }
             | Self::Limit { .. }
             | Self::Interface { .. }
-            | Self::Hostport { .. }
+            | Self::Endpoint { .. }
+            | Self::Hostport { .. } => true,
+            Self::FreePod { .. }
             | Self::Network { .. }
             | Self::Egress { .. }
             | Self::Uplink { .. }
@@ -242,6 +338,29 @@ impl Entry {
             | Self::Prefix { .. }
             | Self::Settings(_) => false,
         }
+    }
+
+    /// Returns the generation of the attachment that the entry belongs or belonged to.
+    pub fn generation(&self) -> Option<u32> {
+        match self {
+            Self::Pod { generation, .. }
+            | Self::FreePod { generation }
+            | Self::Limit { generation, .. }
+            | Self::Endpoint { generation, .. }
+            | Self::Hostport { generation, .. } => Some(*generation),
+            Self::Interface { .. }
+            | Self::Network { .. }
+            | Self::Egress { .. }
+            | Self::Uplink { .. }
+            | Self::Local
+            | Self::Prefix { .. }
+            | Self::Settings(_) => None,
+        }
+    }
+
+    /// Returns whether the value refers to a link that is gone.
+    pub fn refers_to_gone_link(&self) -> bool {
+        links_of!(self).into_iter().flatten().any(LinkRef::is_gone)
     }
 }
 
@@ -332,138 +451,4 @@ impl fmt::Display for Entry {
             Self::Settings(settings) => write_settings(f, settings),
         }
     }
-}
-
-fn write_prefix(
-    f: &mut fmt::Formatter<'_>,
-    [no_masquerade, pods, shared, complete]: [bool; 4],
-) -> fmt::Result {
-    f.write_str(match (no_masquerade, pods) {
-        (true, true) => "pods, not masqueraded",
-        (true, false) => "not masqueraded",
-        (false, true) => "pods",
-        (false, false) => "default",
-    })?;
-    f.write_str(if shared { ", shared" } else { "" })?;
-    f.write_str(if complete { ", complete" } else { "" })
-}
-
-fn write_settings(f: &mut fmt::Formatter<'_>, settings: &abi::Settings) -> fmt::Result {
-    write!(
-        f,
-        "masquerade ports {}-{}, at most {} flows per pod, TCP idle timeout {} s",
-        settings.port_low,
-        settings.port_high,
-        settings.flow_quota,
-        settings.timeouts.tcp_established
-    )?;
-    let exit_check = settings.flags & abi::SettingsFlags::EXIT_CHECK != 0;
-    f.write_str(if exit_check {
-        ", pods leave by uplinks only"
-    } else {
-        ""
-    })
-}
-
-impl Entry {
-    fn write_network(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Network {
-            v4,
-            v6,
-            mac,
-            duplicates,
-        } = self
-        else {
-            return Ok(());
-        };
-        write!(f, "{mac}, gateways")?;
-        let mut gateways = [v4, v6].into_iter().flatten();
-        gateways.try_for_each(|gateway| write!(f, " {gateway}"))?;
-        f.write_str(duplicates.map_or("", |_| ", promiscuous"))
-    }
-
-    fn write_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Limit {
-            ingress,
-            egress,
-            shaped_subnets,
-            generation,
-        } = self
-        else {
-            return Ok(());
-        };
-        for (name, shape) in [("ingress", ingress), ("egress", egress)] {
-            match shape {
-                Some(shape) => write!(f, "{name} {shape}, ")?,
-                None => write!(f, "{name} unlimited, ")?,
-            }
-        }
-        let named = match **shaped_subnets {
-            ShapedSubnets::All => "",
-            ShapedSubnets::Only(_) => "only for ",
-            ShapedSubnets::Except(_) => "except for ",
-        };
-        f.write_str(named)?;
-        (shaped_subnets.prefixes().iter()).try_for_each(|prefix| write!(f, "{prefix}, "))?;
-        write!(f, "generation {generation}")
-    }
-
-    fn write_pod(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Pod {
-            v4,
-            v6,
-            mac,
-            link,
-            bridge,
-            generation,
-            masquerade,
-            trusted,
-            bypass,
-            isolated,
-            ingress,
-            access,
-        } = self
-        else {
-            return Ok(());
-        };
-        for address in [v4, v6].into_iter().flatten() {
-            write!(f, "{address}, ")?;
-        }
-        let mode = masquerading(*masquerade);
-        write!(
-            f,
-            "{mac} behind {link} on {bridge}, generation {generation}, {mode}"
-        )?;
-        f.write_str(if *trusted { ", source not checked" } else { "" })?;
-        f.write_str(if *bypass { "" } else { ", no bypass" })?;
-        f.write_str(if *isolated { ", isolated" } else { "" })?;
-        match ingress {
-            IngressPolicy::Open => {}
-            IngressPolicy::SameBridge | IngressPolicy::Isolated => {
-                write!(f, ", ingress policy {ingress}")?;
-            }
-        }
-        f.write_str(match access {
-            NetworkAccess::Direct => "",
-            NetworkAccess::Published => ", no direct access",
-            NetworkAccess::Internal => ", internal",
-        })
-    }
-}
-
-fn write_from<T: fmt::Display>(
-    f: &mut fmt::Formatter<'_>,
-    addresses: impl IntoIterator<Item = T>,
-) -> fmt::Result {
-    f.write_str("from")?;
-    let mut addresses = addresses.into_iter();
-    addresses.try_for_each(|address| write!(f, " {address}"))
-}
-
-fn limits(on: bool) -> &'static str {
-    if on { ", limited" } else { "" }
-}
-
-fn masquerading(on: bool) -> &'static str {
-    if on { "masqueraded" } else { "not masqueraded" }
 }

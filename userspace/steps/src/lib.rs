@@ -7,18 +7,21 @@
 //! * [`Step`]: one effect on the kernel, with the step that undoes it;
 //! * [`Question`]: a question about the kernel, with the type of its answer; [`Observed`] is the
 //!   whole node;
-//! * [`Entry`]: an entry of the datapath's tables, by [`EntryKey`].
+//! * [`Entry`]: an entry of the datapath's tables, by [`EntryKey`]; [`DatapathTables`] is a copy of
+//!   all that verdicts depend on.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod announcement;
+mod datapath_tables;
 mod entry;
 mod flow;
 mod forwarding;
 mod link;
 mod netfilter_table;
 mod node_facts;
+mod node_lookup;
 mod observed;
 mod port_holder;
 mod port_reservation;
@@ -32,6 +35,7 @@ mod tracked_connection;
 mod xdp_prefilter;
 
 pub use announcement::Announcement;
+pub use datapath_tables::DatapathTables;
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
 pub use flow::{FlowEndpoints, FlowFilter, FlowKind, FlowState, FlowTable, LiveFlow, Traffic};
 pub use forwarding::{
@@ -45,6 +49,7 @@ pub use node_facts::{
     CgroupCoverage, CheckFacts, CheckQuery, Ipsec, IpsecDirection, IpsecPolicy, RouteAnswer,
     RouteQuery, Usage,
 };
+pub use node_lookup::{FoundRoute, FoundSocket, RouteDecision, RoutedPacket};
 pub use observed::{
     AttachmentNetns, NetnsInside, Observed, ObservedAttachment, ObservedHostSide, ObservedNetns,
     ObservedSettings, PodSide, PortUsers, RouteEntry,

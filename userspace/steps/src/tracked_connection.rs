@@ -36,11 +36,9 @@ impl ConntrackStatus {
     pub const ASSURED: u32 = 1 << 2;
     /// The first packet has left the node.
     pub const CONFIRMED: u32 = 1 << 3;
-    /// Source or destination are translated, or sequence numbers.
-    pub const TRANSLATED: u32 = 1 << 4 | 1 << 5 | 1 << 6;
-    /// The connection is about to be removed, is a template, or has a helper, or a flow table has
-    /// it.
-    pub const SPECIAL: u32 = 1 << 9 | 1 << 11 | 1 << 13 | 1 << 14 | 1 << 15;
+    /// Sequence numbers are translated; the connection is about to be removed, is a template, or
+    /// has a helper, or a flow table has it.
+    pub const SPECIAL: u32 = 1 << 6 | 1 << 9 | 1 << 11 | 1 << 13 | 1 << 14 | 1 << 15;
 }
 
 impl TrackedConnection {

@@ -6,7 +6,7 @@ use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 /// Each crate of the product, and the crates of the workspace that it imports: no others, and none
 /// that it does not use.
-const MAY_IMPORT: [(&str, &[&str]); 17] = [
+const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
     ("datapath", &["abi", "verdict"]),
@@ -15,6 +15,7 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("crash", &[]),
     ("steps", &["abi", "model"]),
     ("planner", &["abi", "ipam", "model", "steps"]),
+    ("explain", &["abi", "model", "steps", "verdict"]),
     ("store", &["crash", "model"]),
     ("kernel", &["abi", "crash", "model", "steps"]),
     (
@@ -29,8 +30,8 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
     (
         "agent",
         &[
-            "abi", "api", "cni", "crash", "engine", "kernel", "ipam", "model", "planner", "steps",
-            "store",
+            "abi", "api", "cni", "crash", "engine", "explain", "kernel", "ipam", "model",
+            "planner", "steps", "store",
         ],
     ),
     ("plugin", &["abi", "api", "cni", "invoke", "ipam", "model"]),
@@ -43,7 +44,9 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
 ];
 
 /// Crates without effects.
-const PURE: [&str; 6] = ["abi", "verdict", "model", "cni", "steps", "planner"];
+const PURE: [&str; 7] = [
+    "abi", "verdict", "model", "cni", "steps", "planner", "explain",
+];
 /// Libraries with effects: a pure crate may not reach them, directly or through others.
 const EFFECTS: [&str; 3] = ["tokio", "rtnetlink", "aya"];
 /// Not part of the product.

@@ -60,7 +60,7 @@ fn time_to_live(frame: &[u8]) -> u8 {
     frame[if frame[12] == 8 { 22 } else { 21 }]
 }
 
-fn set_time_to_live(frame: &mut [u8], ttl: u8) {
+pub(crate) fn set_time_to_live(frame: &mut [u8], ttl: u8) {
     if frame[12] != 8 {
         frame[21] = ttl;
         return;

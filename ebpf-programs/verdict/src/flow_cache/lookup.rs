@@ -79,6 +79,7 @@ fn find_parsed<E: Packet + Node + Shaper + FlowCache>(
 fn uncacheable(scratch: &mut impl ScratchProvider) -> CacheLookup {
     if let Some(work) = scratch.work() {
         work.limited = 0;
+        work.recorder.steps = 0;
         work.recorder.mark_uncacheable();
     }
     CacheLookup::Miss
@@ -317,10 +318,10 @@ fn count<E: Node>(env: &mut E, entry: &CacheEntry, bytes: u32) {
 }
 
 /// Tags the packet so that the uplink's program completes this pod-side entry, if the entry has no
-/// flow yet.
+/// translation yet.
 #[inline(always)]
 fn request_propagation<E: FlowCache>(env: &mut E, work: &mut Work, index: u32, steps: u32) {
-    if steps & Steps::FLOW == 0 && env.hands_off_to_uplink() {
+    if steps & (Steps::FLOW | Steps::FOREIGN_NAT) == 0 && env.hands_off_to_uplink() {
         work.recorder.pod_entry = index;
         env.set_skb_tag(SkbTag::PROPAGATE);
     }
@@ -361,8 +362,10 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     if limited {
         return;
     }
-    if work.recorder.has_flow() {
+    if work.recorder.has_translation() {
         work.recorder.steps |= RewriteTemplate::steps(&work.headers.tuple, &work.translated);
+    }
+    if work.recorder.has_flow() {
         // Flush before reset: the counters at this index may still hold packets of another flow.
         flush_counters(env, work.recorder.index, work.recorder.flow_id);
         env.reset_pending(
@@ -401,7 +404,7 @@ fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32, lifetime: u64) 
     entry.verdict = number;
     entry.hop = work.hop;
     let original = &work.headers.tuple;
-    let rewritten = if recorder.has_flow() {
+    let rewritten = if recorder.has_translation() {
         &work.translated
     } else {
         original

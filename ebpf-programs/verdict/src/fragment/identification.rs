@@ -76,7 +76,7 @@ fn try_reserve<E: FragmentStore>(
     let outgoing = mixed(outgoing, to.destination.words());
     let protocol = u32::from(to.protocol);
     let index = mixed(outgoing, [identification, protocol, 0, 0]);
-    let index = index & (maps::IDENTIFICATIONS_CAPACITY - 1);
+    let index = index & (maps::IDENTIFICATIONS.capacity - 1);
     let old = env.identification(index);
     let (other, seen) = ((old >> 32) as u32, (old & 0xffff_ffff) as u32);
     if old != 0 && other != owner && !is_over(seen, work.now) {

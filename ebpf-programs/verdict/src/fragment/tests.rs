@@ -447,6 +447,6 @@ fn shares_of_pods_and_others_are_disjoint() {
     }
     let others = Share::OUTSIDE_DATAGRAMS + Share::NODE_DATAGRAMS + Share::TRANSLATED_DATAGRAMS;
     let shares = abi::maps::PODS_CAPACITY + others;
-    assert!(shares <= abi::maps::DATAGRAMS_CAPACITY);
+    assert!(shares <= abi::maps::DATAGRAMS.capacity);
     assert_eq!(DatagramFlags::PORTS.count_ones(), 1);
 }

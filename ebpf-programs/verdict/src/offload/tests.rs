@@ -1,5 +1,7 @@
 //! Which packets bypass rules of other software, and which connections are reported.
 
+mod foreign_nat;
+
 use abi::{OffloadCandidate, Offloaded, Port, SettingsFlags, Tuple, protocol};
 
 use super::*;
@@ -50,10 +52,16 @@ fn tuple(family: usize, to: [abi::Address; 2]) -> Tuple {
 }
 
 fn accept(node: &mut Simulator, tuple: Tuple) {
+    accept_translated(node, tuple, tuple);
+}
+
+/// Accepts packets with a tuple that netfilter translates.
+fn accept_translated(node: &mut Simulator, tuple: Tuple, translated: Tuple) {
     let accepted = Offloaded {
         rulesets: node.world.memory.rulesets,
         expires: node.world.now + 15,
         decision: Offloaded::ACCEPTED,
+        translated,
     };
     node.world.offloaded.insert(tuple, accepted);
 }
@@ -176,6 +184,7 @@ fn connections_that_leave_through_the_stack_are_reported_until_the_agent_decides
         rulesets: RULESETS,
         expires: node.world.now + 5,
         decision: 0,
+        translated: key,
     };
     node.world.offloaded.insert(key, refused);
     for _ in 0..3 {

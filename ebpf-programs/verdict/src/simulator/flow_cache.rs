@@ -146,8 +146,10 @@ impl FlowCache for World {
         self.memory.rulesets
     }
 
-    fn offloaded(&self, tuple: &Tuple) -> Option<Offloaded> {
-        self.offloaded.get(tuple).copied()
+    fn read_offloaded(&self, tuple: &Tuple, into: &mut Offloaded) -> bool {
+        let found = self.offloaded.get(tuple);
+        *into = found.copied().unwrap_or(*into);
+        found.is_some()
     }
 
     fn report_candidate(&mut self, candidate: &OffloadCandidate) {

@@ -51,7 +51,7 @@ impl FragmentStore for World {
     }
 
     fn insert_datagram(&mut self, key: &FragmentKey, datagram: &Datagram) -> bool {
-        let fits = self.fragments.len() < maps::FRAGMENTS_CAPACITY as usize;
+        let fits = self.fragments.len() < maps::FRAGMENTS.capacity as usize;
         if !fits || self.fragments.contains_key(key) {
             return false;
         }

@@ -1,8 +1,7 @@
 //! [`Node`] for the simulator: BPF helpers and maps in ordinary Rust.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, HeldHeader,
-    Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
+    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, Settings, Tuple,
 };
 
 use super::World;
@@ -142,30 +141,6 @@ impl Node for World {
         self.pods.get(slot as usize)
     }
 
-    fn interface(&self, interface: u32) -> Option<&Interface> {
-        self.interfaces.get(&interface)
-    }
-
-    fn endpoint(&self, address: &Address) -> Option<&Endpoint> {
-        self.endpoints.get(address)
-    }
-
-    fn hostport(&self, key: &HostportKey) -> Option<&Hostport> {
-        self.hostports.get(key)
-    }
-
-    fn network(&self, bridge: u32) -> Option<&Network> {
-        self.networks.get(&bridge)
-    }
-
-    fn egress(&self, bridge: u32) -> Option<&Egress> {
-        self.egress.get(&bridge)
-    }
-
-    fn uplink(&self, interface: u32) -> Option<&Uplink> {
-        self.uplinks.get(&interface)
-    }
-
     fn is_local(&self, address: &Address) -> bool {
         self.locals.contains(address)
     }
@@ -293,6 +268,9 @@ impl Node for World {
     }
 
     fn socket(&mut self, incoming: &Tuple) -> Socket {
+        if let Some(kernel) = &self.kernel {
+            return kernel.socket(incoming);
+        }
         self.sockets.get(incoming).copied().unwrap_or(Socket::None)
     }
 
@@ -300,14 +278,27 @@ impl Node for World {
         self.sent_by_socket
     }
 
-    fn next_hop(&mut self, _from: u32, _interface: u32, tuple: &Tuple) -> Address {
+    fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address {
+        if let Some(kernel) = &self.kernel {
+            let route = kernel.egress_route(from, tuple);
+            return route
+                .filter(|route| route.link == interface)
+                .map_or(tuple.destination, |route| route.hop);
+        }
         self.next_hops
             .get(&tuple.destination)
             .copied()
             .unwrap_or(tuple.destination)
     }
 
-    fn egress_route(&mut self, _from: u32, tuple: &Tuple, hop: &mut Address, mtu: &mut u32) -> u32 {
+    fn egress_route(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, mtu: &mut u32) -> u32 {
+        if let Some(kernel) = &self.kernel {
+            let Some(route) = kernel.egress_route(from, tuple) else {
+                return 0;
+            };
+            (*hop, *mtu) = (route.hop, route.mtu);
+            return route.link;
+        }
         *mtu = self.route_mtu;
         let next = self.next_hops.get(&tuple.destination);
         *hop = *next.unwrap_or(&tuple.destination);

@@ -34,6 +34,18 @@ impl Default for SharedBucket {
     }
 }
 
+impl From<&abi::Bucket> for SharedBucket {
+    /// Copies the state of a bucket of the datapath.
+    fn from(bucket: &abi::Bucket) -> Self {
+        Self {
+            paid_at: AtomicU64::new(bucket.paid_at),
+            low_rate_paid_at: AtomicU64::new(bucket.low_rate_paid_at),
+            flows: bucket.flows.map(AtomicU32::new),
+            silent_until: bucket.silent_until.map(AtomicU32::new),
+        }
+    }
+}
+
 impl Bucket for SharedBucket {
     fn paid_at(&self) -> u64 {
         self.paid_at.load(Ordering::SeqCst)

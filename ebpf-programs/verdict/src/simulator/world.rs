@@ -1,16 +1,55 @@
 //! The state of a simulated node: tables, kernel state and the current packet.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use abi::{
-    Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Egress, Endpoint,
-    Flow, FragmentKey, HeldHeader, HeldKey, Hostport, HostportKey, Interface, Limit, Mac, Network,
-    OffloadCandidate, Offloaded, Pod, PrefixKey, Settings, Shaped, ShapedSubnetKey, Tuple, Uplink,
+    Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Flow, FragmentKey,
+    HeldHeader, HeldKey, Limit, Mac, OffloadCandidate, Offloaded, Pod, PrefixKey, Settings, Shaped,
+    ShapedSubnetKey, Tuple,
 };
 
-use super::{Memory, Ring, SharedBucket, frame};
-use crate::node::Socket;
+use super::{KernelLookups, Memory, Ring, SharedBucket, frame};
+use crate::node::{Lookups, Socket};
+
+/// Declares the rows of each lookup in the list of maps.
+macro_rules! tables {
+    ($($map:ident: $key:tt, $value:tt, $lookup:ident, $rows:ident;)*) => {
+        /// The tables that the agent writes and the stages look up.
+        #[derive(Clone, Debug, Default)]
+        pub struct Tables {
+            $(
+                #[doc = concat!("Rows of [`abi::maps::", stringify!($map), "`].")]
+                pub $rows: BTreeMap<abi::layout!($key), abi::layout!($value)>,
+            )*
+        }
+
+        impl Lookups for World {
+            $(
+                fn $lookup(&self, key: abi::lookup_key!($key)) -> Option<&abi::layout!($value)> {
+                    self.tables.$rows.get(Borrow::borrow(&key))
+                }
+            )*
+        }
+    };
+}
+abi::for_each_lookup!(tables);
+
+impl Deref for World {
+    type Target = Tables;
+
+    fn deref(&self) -> &Tables {
+        &self.tables
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Tables {
+        &mut self.tables
+    }
+}
 
 /// The tables of a node, its kernel state as far as the datapath reads it, and the current packet.
 #[derive(Clone, Debug)]
@@ -25,18 +64,10 @@ pub struct World {
     pub random: u32,
     /// The settings table.
     pub settings: Settings,
+    /// The tables of the lookups; the world dereferences to them.
+    pub tables: Tables,
     /// The pod table, all slots of it.
     pub pods: Vec<Pod>,
-    /// The interface table.
-    pub interfaces: BTreeMap<u32, Interface>,
-    /// The endpoint table.
-    pub endpoints: BTreeMap<Address, Endpoint>,
-    /// The hostport table.
-    pub hostports: BTreeMap<HostportKey, Hostport>,
-    /// The network table.
-    pub networks: BTreeMap<u32, Network>,
-    /// The uplink table.
-    pub uplinks: BTreeMap<u32, Uplink>,
     /// The node's own addresses.
     pub locals: BTreeSet<Address>,
     /// The prefix table.
@@ -49,8 +80,6 @@ pub struct World {
     pub live: BTreeMap<u32, i64>,
     /// The eviction clock.
     pub turns: VecDeque<ClockEntry>,
-    /// Egress addresses, by the interface index of the bridge.
-    pub egress: BTreeMap<u32, Egress>,
     /// The fragment table.
     pub fragments: BTreeMap<FragmentKey, Datagram>,
     /// The rings of the shares.
@@ -63,6 +92,8 @@ pub struct World {
     pub restored: Option<Vec<u8>>,
     /// The table of identifications, without free elements.
     pub identifications: BTreeMap<u32, u64>,
+    /// The kernel that routes and sockets are looked up in; without one, in the following maps.
+    pub kernel: Option<Arc<dyn KernelLookups>>,
     /// The node's sockets, by the tuple of packets that reach them.
     pub sockets: BTreeMap<Tuple, Socket>,
     /// Whether a socket of the node has sent the current packet.
@@ -126,25 +157,21 @@ impl Default for World {
             now: 1_000,
             random: 0,
             settings: Settings::default(),
+            tables: Tables::default(),
             pods: vec![Pod::default(); abi::maps::PODS_CAPACITY as usize],
-            interfaces: BTreeMap::new(),
-            endpoints: BTreeMap::new(),
-            hostports: BTreeMap::new(),
-            networks: BTreeMap::new(),
-            uplinks: BTreeMap::new(),
             locals: BTreeSet::new(),
             prefixes: BTreeMap::new(),
             flows: BTreeMap::new(),
             flow_capacity: abi::maps::FLOWS_CAPACITY as usize,
             live: BTreeMap::new(),
             turns: VecDeque::new(),
-            egress: BTreeMap::new(),
             fragments: BTreeMap::new(),
             rings: BTreeMap::new(),
             held: BTreeMap::new(),
             reinjected: Vec::new(),
             restored: None,
             identifications: BTreeMap::new(),
+            kernel: None,
             sockets: BTreeMap::new(),
             sent_by_socket: false,
             next_hops: BTreeMap::new(),

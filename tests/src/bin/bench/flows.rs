@@ -85,14 +85,16 @@ fn open(topology: &Topology, way: Way, flows: u32) -> Result<Crowd> {
     let lanes = u16::try_from(flows.div_ceil(SOCKETS))?;
     let ports: Vec<u16> = match way {
         Way::WorldToHostport => vec![PORTS[0]],
-        Way::PodToPod | Way::PodToWorld => (FIRST_PORT..FIRST_PORT + lanes).collect(),
+        Way::PodToPod | Way::PodToWorld | Way::PodToService => {
+            (FIRST_PORT..FIRST_PORT + lanes).collect()
+        }
     };
     let lane = |number: u16| -> Result<Lane> {
         let receiver = usize::from(number) % ports.len();
         Ok(Lane {
             source: match way {
                 Way::WorldToHostport => Some(ipv4(client(1 + number))?),
-                Way::PodToPod | Way::PodToWorld => None,
+                Way::PodToPod | Way::PodToWorld | Way::PodToService => None,
             },
             target: path.target(ports[receiver]).into(),
             receiver,

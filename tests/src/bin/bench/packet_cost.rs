@@ -24,6 +24,13 @@ pub(crate) const BURST: u32 = 32;
 /// What is sent on which paths.
 #[derive(Clone, Copy, Debug)]
 struct Load {
+    /// Whether the receiver has answered before: connection tracking then has an established
+    /// connection.
+    replies: bool,
+    /// Whether it is measured only on nodes with other software, whose rules need to know whether a
+    /// connection is established.
+    only_beside: bool,
+    port: u16,
     /// The end of the rows' names.
     suffix: &'static str,
     payload: &'static [u8],
@@ -33,13 +40,31 @@ struct Load {
     unit: &'static str,
 }
 
-const LOADS: [Load; 2] = [
+/// Small packets of established flows.
+const SMALL: Load = Load {
+    replies: true,
+    only_beside: false,
+    port: PORTS[0],
+    suffix: "",
+    payload: &PAYLOAD,
+    burst: BURST,
+    ways: &[
+        Way::PodToPod,
+        Way::WorldToHostport,
+        Way::PodToWorld,
+        Way::PodToService,
+    ],
+    unit: "ns per packet",
+};
+
+const LOADS: [Load; 3] = [
+    SMALL,
     Load {
-        suffix: "",
-        payload: &PAYLOAD,
-        burst: BURST,
-        ways: &Way::ALL,
-        unit: "ns per packet",
+        replies: false,
+        only_beside: true,
+        port: PORTS[1],
+        suffix: ", not established",
+        ..SMALL
     },
     // Three fragments at an MTU of 1,500 bytes. The sender's kernel makes them, and the receiver's
     // puts them together: a bare veth pair has both costs as well.
@@ -49,6 +74,7 @@ const LOADS: [Load; 2] = [
         burst: 8,
         ways: &[Way::WorldToHostport, Way::PodToWorld],
         unit: "ns per datagram",
+        ..SMALL
     },
 ];
 
@@ -57,6 +83,12 @@ const SAMPLE: Duration = Duration::from_millis(25);
 /// Duration of the warm-up of all systems before the first sample, after which optimisations for
 /// high-traffic pods are active. The pod that sends to the other pod also sends to the world.
 const BEFORE: Duration = Duration::from_secs(15);
+/// Duration of the exchange that establishes a flow on each path of each system. Beside other
+/// software's rules, it includes the decision about an established connection.
+const EXCHANGE: Duration = Duration::from_millis(300);
+
+/// Time after which a packet is lost.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Goals of the table of ratios in `docs/benchmarks.md`.
 pub(crate) const GOALS: &[Goal] = &[
@@ -90,7 +122,8 @@ pub(crate) const GOALS: &[Goal] = &[
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let systems = topology::all(plan.company)?;
     let mut rows = Rows::default();
-    for load in &LOADS {
+    let is_beside = plan.company.name().is_some();
+    for load in LOADS.iter().filter(|it| is_beside || !it.only_beside) {
         for way in load.ways {
             measure_way(plan, &systems, (load, *way), &mut rows)?;
         }
@@ -108,8 +141,14 @@ fn measure_way(
     rows: &mut Rows,
 ) -> Result<()> {
     let name = format!("{}{}", way.name(), load.suffix);
+    // A bare veth pair is the same for all of them, and no system by itself.
+    let having = |system: &&Topology| system.has(way);
+    if systems.iter().filter(having).count() == 1 {
+        return Ok(());
+    }
     let pairs: Vec<_> = systems
         .iter()
+        .filter(having)
         .map(|it| open(it, way, load))
         .collect::<Result<_>>()?;
     if rows.0.is_empty() {
@@ -161,26 +200,29 @@ struct Pair {
     receiver: UdpSocket,
 }
 
-/// Opens a sender and a receiver, and exchanges packets, so that neighbours are resolved and the
-/// flow is established.
+/// Opens a sender and a receiver, and sends packets, so that neighbours are resolved. Exchanges
+/// packets where the flow is to be established.
 fn open(topology: &Topology, way: Way, load: &'static Load) -> Result<Pair> {
     let path = topology.path(way);
-    let (sender, receiver) = sockets(path, PORTS[0])?;
+    let (sender, receiver) = sockets(path, load.port)?;
     let pair = Pair {
         system: topology.system,
         load,
         sender,
         receiver,
     };
-    pair.burst()
-        .with_context(|| format!("no packet arrives: {} through {}", way.name(), pair.system))?;
+    let context = || format!("no packet arrives: {} through {}", way.name(), pair.system);
+    pair.burst().with_context(context)?;
+    if load.replies {
+        pair.exchange().with_context(context)?;
+    }
     Ok(pair)
 }
 
 /// Opens a sender that is connected through the path, and a receiver at its end.
 pub(crate) fn sockets(path: &Path, port: u16) -> Result<(UdpSocket, UdpSocket)> {
     let receiver = path.to.run(|| UdpSocket::bind(path.serves(port)))?;
-    receiver.set_read_timeout(Some(Duration::from_secs(3)))?;
+    receiver.set_read_timeout(Some(TIMEOUT))?;
     let sender = path.from.run(|| UdpSocket::bind("0.0.0.0:0"))?;
     sender.connect(path.target(port))?;
     Ok((sender, receiver))
@@ -198,6 +240,26 @@ impl Pair {
         }
         let packets = f64::from(bursts) * f64::from(self.load.burst);
         Ok(start.elapsed().as_secs_f64() * 1e9 / packets)
+    }
+
+    /// Sends bursts in both directions in turns.
+    fn exchange(&self) -> Result<()> {
+        self.sender.set_read_timeout(Some(TIMEOUT))?;
+        let mut buffer = [0; 4096];
+        let start = Instant::now();
+        while start.elapsed() < EXCHANGE {
+            for _ in 0..self.load.burst {
+                self.sender.send(self.load.payload)?;
+            }
+            for _ in 0..self.load.burst {
+                let (length, client) = self.receiver.recv_from(&mut buffer)?;
+                self.receiver.send_to(&buffer[..length], client)?;
+            }
+            for _ in 0..self.load.burst {
+                self.sender.recv(&mut buffer).context("a reply was lost")?;
+            }
+        }
+        Ok(())
     }
 
     /// Sends and receives one burst; a lost packet is an error.

@@ -37,10 +37,12 @@ pub(crate) enum Way {
     WorldToHostport,
     /// From a pod to the world, masqueraded as the node.
     PodToWorld,
+    /// From a pod to the cluster IP of a service of kube-proxy, whose endpoint is the second pod.
+    PodToService,
 }
 
 impl Way {
-    /// All variants.
+    /// Those that each system has, with and without other software.
     pub(crate) const ALL: [Self; 3] = [Self::PodToPod, Self::WorldToHostport, Self::PodToWorld];
 
     /// Returns the name in reports.
@@ -49,6 +51,7 @@ impl Way {
             Self::PodToPod => "pod → pod",
             Self::WorldToHostport => "world → hostport",
             Self::PodToWorld => "pod → world",
+            Self::PodToService => "pod → ClusterIP",
         }
     }
 }
@@ -82,11 +85,17 @@ impl Path {
 pub(crate) struct Topology {
     /// Name of the system in reports.
     pub(crate) system: &'static str,
-    paths: [Path; 3],
+    /// In the order of [`Way`]; the last one only where there are services.
+    paths: Vec<Path>,
     _parts: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl Topology {
+    /// Returns whether the system has this way.
+    pub(crate) fn has(&self, way: Way) -> bool {
+        self.paths.len() > way as usize
+    }
+
     /// Returns the endpoints of this way.
     pub(crate) fn path(&self, way: Way) -> &Path {
         &self.paths[way as usize]

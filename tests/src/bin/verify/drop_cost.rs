@@ -24,7 +24,7 @@ pub(crate) fn measure(loaded: &mut Ebpf) -> Result<[(&'static str, u64); 2]> {
         since: 0,
         interval: 100,
     };
-    set::<24>(loaded, maps::DROP_SAMPLING, 0, &listening)?;
+    set::<24>(loaded, maps::DROP_SAMPLING.name, 0, &listening)?;
     let reported = nanoseconds(loaded, programs::FROM_POD, &forged)?;
     Ok([("does not listen", counted), ("listens", reported)])
 }

@@ -35,7 +35,7 @@ pub(crate) fn measure(loaded: &mut Ebpf) -> Result<Vec<(u16, u64)>> {
             let key = HostportKey::wildcard(node.family(), Port::new(port), protocol::UDP);
             insert::<{ size_of::<HostportKey>() }, { size_of::<Hostport>() }>(
                 loaded,
-                maps::HOSTPORTS,
+                maps::HOSTPORTS.name,
                 &key,
                 &gone,
             )?;

@@ -68,25 +68,25 @@ pub(crate) fn nanoseconds(loaded: &mut Ebpf, name: &str, packet: &[u8]) -> Resul
 }
 
 fn fill(loaded: &mut Ebpf, world: &World) -> Result<()> {
-    set::<64>(loaded, maps::SETTINGS, 0, &world.settings)?;
+    set::<64>(loaded, maps::SETTINGS.name, 0, &world.settings)?;
     for (slot, pod) in (0..).zip(&world.pods).filter(|(_, pod)| pod.interface != 0) {
-        set::<64>(loaded, maps::PODS, slot, pod)?;
+        set::<64>(loaded, maps::PODS.name, slot, pod)?;
     }
     for (interface, of) in &world.interfaces {
-        insert::<4, 8>(loaded, maps::INTERFACES, interface, of)?;
+        insert::<4, 8>(loaded, maps::INTERFACES.name, interface, of)?;
     }
     for (address, endpoint) in &world.endpoints {
-        insert::<16, 24>(loaded, maps::ENDPOINTS, address, endpoint)?;
+        insert::<16, 24>(loaded, maps::ENDPOINTS.name, address, endpoint)?;
     }
     for (interface, uplink) in &world.uplinks {
-        insert::<4, 208>(loaded, maps::UPLINKS, interface, uplink)?;
+        insert::<4, 208>(loaded, maps::UPLINKS.name, interface, uplink)?;
     }
     for address in &world.locals {
-        insert::<16, 4>(loaded, maps::LOCALS, address, &1_u32)?;
+        insert::<16, 4>(loaded, maps::LOCALS.name, address, &1_u32)?;
     }
     for (prefix, class) in &world.prefixes {
         let mut map =
-            LpmTrie::<&mut MapData, [u8; 16], u32>::try_from(map(loaded, maps::PREFIXES)?)?;
+            LpmTrie::<&mut MapData, [u8; 16], u32>::try_from(map(loaded, maps::PREFIXES.name)?)?;
         let key = lpm_trie::Key::new(prefix.prefix_len, prefix.address.bytes());
         map.insert(&key, *class, 0)?;
     }

@@ -81,12 +81,12 @@ pub(super) fn is_source_of_routers_error(case: &Case<'_>) -> bool {
     case.ours
         .iter()
         .all(|it| is_routers(it) && is_about_moved(it))
-        && case.theirs.iter().all(is_of_peer)
+        && case.theirs.iter().all(|it| is_of_peer(it))
         && without_source(&case.ours) == without_source(&case.theirs)
 }
 
 /// Returns whether an error comes from the destination of the quoted packet.
-fn is_of_peer(arrival: &&Arrival) -> bool {
+fn is_of_peer(arrival: &Arrival) -> bool {
     let quote = arrival.wire.quote();
     quote.is_some_and(|quote| quote.destination == arrival.wire.source)
 }
@@ -115,4 +115,125 @@ pub(super) fn is_forged_mtu(case: &Case<'_>) -> bool {
         && !case.theirs.is_empty()
         && case.theirs.iter().all(is_forged)
         && case.ours.iter().all(is_delivered)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::super::super::packet::Header;
+    use super::super::super::system::{Site, node_address, pod_address};
+    use super::super::super::trace::{Base, Trace, Way};
+    use super::super::super::wire::Wire;
+    use super::*;
+
+    const BASE: Base = Base { run: 1, six: false };
+    const MOVED: &str = "moved port of flow 0";
+    const UNMOVED: &str = "client port 0";
+
+    /// An error about a reply of a pod to a client in the world, as the pod gets it.
+    #[derive(Clone, Copy)]
+    struct Error {
+        from: IpAddr,
+        /// Name of the client's port in the quote.
+        port: &'static str,
+        code: u8,
+    }
+
+    impl Error {
+        fn arrival(self) -> Arrival {
+            let header = |source, destination, protocol| Header {
+                source,
+                destination,
+                protocol,
+                dont_fragment: false,
+                identification: 0,
+            };
+            let [pod, client] = [pod_address(0, false), BASE.host(0)];
+            let reply = header(pod, client, protocol::UDP);
+            let quoted = reply.packet(&reply.udp([80, 10_004], b"data", true));
+            let error = header(self.from, pod, protocol::ICMP);
+            let packet = error.packet(&error.icmp([3, self.code], [0; 4], &quoted));
+            let names = |wire: &Wire| match wire.quote() {
+                Some(_) => [wire.source, wire.destination].map(|it| it.to_string()),
+                None => [format!("{pod}:80"), format!("{client}:{}", self.port)],
+            };
+            let wire = Wire::parse(&packet).expect("a packet");
+            Arrival {
+                site: Site::Pod(0),
+                text: format!("Pod(0) gets {}", wire.text(&names)),
+                wire,
+                of: None::<(usize, Way)>,
+            }
+        }
+    }
+
+    /// Returns whether these errors are a difference in the source of a router's error.
+    fn is_explained(ours: &[Error], theirs: &[Error]) -> bool {
+        let [ours, theirs] = [ours, theirs].map(|all| {
+            let arrivals = all.iter().map(|error| error.arrival());
+            arrivals.collect::<Vec<_>>()
+        });
+        is_source_of_routers_error(&Case {
+            trace: &Trace {
+                six: false,
+                flows: Vec::new(),
+                steps: Vec::new(),
+            },
+            base: BASE,
+            snat: false,
+            step: 0,
+            history: &[],
+            ours: ours.iter().collect(),
+            theirs: theirs.iter().collect(),
+        })
+    }
+
+    fn of_router() -> Error {
+        Error {
+            from: BASE.router(),
+            port: MOVED,
+            code: 1,
+        }
+    }
+
+    fn of_client() -> Error {
+        Error {
+            from: BASE.host(0),
+            ..of_router()
+        }
+    }
+
+    #[test]
+    fn the_source_of_a_routers_error_is_explained_only_for_a_moved_port() {
+        assert!(is_explained(&[of_router()], &[of_client()]));
+        let [router, client] = [of_router(), of_client()].map(|error| Error {
+            port: UNMOVED,
+            ..error
+        });
+        assert!(!is_explained(&[router], &[client]));
+    }
+
+    #[test]
+    fn a_routers_error_is_explained_only_from_the_router_by_viaduct_and_the_client_by_netfilter() {
+        assert!(!is_explained(&[of_client()], &[of_router()]));
+        let of_node = Error {
+            from: node_address(0, false),
+            ..of_router()
+        };
+        assert!(!is_explained(&[of_node], &[of_client()]));
+        assert!(!is_explained(&[of_router()], &[of_node]));
+    }
+
+    #[test]
+    fn a_routers_error_that_is_lost_repeated_or_changed_is_not_explained() {
+        assert!(!is_explained(&[], &[of_client()]));
+        assert!(!is_explained(&[of_router()], &[]));
+        assert!(!is_explained(&[of_router(), of_router()], &[of_client()]));
+        let other = Error {
+            code: 3,
+            ..of_router()
+        };
+        assert!(!is_explained(&[other], &[of_client()]));
+    }
 }

@@ -2,7 +2,6 @@
 //! Independent of socket and HTTP paths.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -270,20 +269,9 @@ impl App {
         Ok((done, files))
     }
 
-    fn hostport_annotation(&self) -> Option<String> {
-        let annotation = self.hostport_annotation.read();
-        annotation.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Sets the key of the pod annotation with port mappings; `None` to read no annotation.
-    pub(crate) fn set_hostport_annotation(&self, key: Option<String>) {
-        let annotation = self.hostport_annotation.write();
-        *annotation.unwrap_or_else(PoisonError::into_inner) = key;
-    }
-
     async fn add(&self, mut request: AddRequest, client: Option<u32>) -> Result<String, Failure> {
-        if let Some(key) = self.hostport_annotation() {
-            request.add_annotated_ports(&key)?;
+        if let Some(key) = &self.config.get().hostport_annotation {
+            request.add_annotated_ports(key)?;
         }
         log_placeholder_burst(&request.requested.limits);
         self.expect_default_network(&request.config.header).await;

@@ -29,15 +29,19 @@ impl KeyValue for Vec<String> {
 }
 
 /// Declares the flags of the command line, which are also the keys of the file: attributes of
-/// clap, name and type. The help text ends with the default.
+/// clap, name and type. The help text ends with the default. A key whose default cannot be written,
+/// or depends on the node, has an example for the sample, in TOML.
 macro_rules! keys {
-    ($($(#[$attribute:meta])* $key:ident: $type:ty,)*) => {
+    ($($(#[$attribute:meta])* $key:ident: $type:ty $(= $example:literal)?,)*) => {
         /// All keys, unparsed; `None` or empty if not set.
         #[derive(Clone, Debug, Default, clap::Args, serde::Deserialize)]
         #[serde(rename_all = "kebab-case", default)]
         struct Keys {
             $($(#[$attribute])* $key: $type,)*
         }
+
+        /// Examples by field of [`Keys`].
+        const EXAMPLES: &[(&str, &str)] = &[$($((stringify!($key), $example),)?)*];
 
         impl Keys {
             /// Returns these keys, and where one is not set, that of the file.

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use clap::{Arg, CommandFactory as _};
 
-use super::{Config, Keys, Options};
+use super::{Config, EXAMPLES, Keys, Options};
 
 /// Flags of the command line that are no keys of the file.
 const FLAGS_ONLY: [&str; 7] = [
@@ -26,28 +26,6 @@ const FLAGS_ONLY: [&str; 7] = [
 /// minikube 10.244.0.0/16, k3s 10.42.0.0/15, kubeadm's services 10.96.0.0/12, CRI-O 10.85.0.0/16,
 /// nerdctl 10.4.0.0/16, Weave 10.32.0.0/12, `OpenShift` 10.128.0.0/14 (decision 84).
 const SAMPLE_POD_CIDR: &str = "[\"10.213.0.0/20\"]";
-
-/// Values for keys whose default cannot be written, or depends on the node.
-const EXAMPLES: [(&str, &str); 18] = [
-    ("declared-bridge", "[\"cni*\"]"),
-    ("declared-subnet", "[\"10.0.0.0/8\", \"fd00::/8\"]"),
-    ("read-only-socket", "\"/run/viaduct/viaduct-ro.sock\""),
-    ("socket-group", "\"viaduct\""),
-    ("metrics-listen", "\"127.0.0.1:9464\""),
-    ("pod-cidr-file", "\"/run/viaduct/pod-cidrs\""),
-    ("cgroup", "\"/sys/fs/cgroup\""),
-    ("non-masquerade-cidr", "[\"10.0.0.0/8\"]"),
-    ("uplink", "[\"eth0\"]"),
-    ("hostport-annotation", "\"example.org/host-ports\""),
-    ("egress-address", "[\"192.0.2.10\"]"),
-    ("ingress-default", "\"50M\""),
-    ("egress-default", "\"50M\""),
-    ("ingress-ceiling", "\"1G\""),
-    ("egress-ceiling", "\"1G\""),
-    ("cni-conf-dir", "\"/etc/cni/net.d\""),
-    ("cni-bin-dir", "\"/opt/cni/bin\""),
-    ("datapath-object", "\"/usr/lib/viaduct/datapath.o\""),
-];
 
 /// Least similarity of a known key to be suggested for an unknown one, from 0 to 1.
 const SIMILAR: f64 = 0.7;
@@ -144,7 +122,8 @@ fn write_key(text: &mut String, argument: &Arg) {
             format!("# {key} = {value}"),
         )
     } else {
-        let examples = EXAMPLES.iter().filter(|(name, _)| *name == key);
+        let field = key.replace('-', "_");
+        let examples = EXAMPLES.iter().filter(|(name, _)| *name == field);
         let example = examples.map(|(_, value)| *value).next().unwrap_or("\"\"");
         (
             format!("{meaning}. Default: {note}. Example:"),

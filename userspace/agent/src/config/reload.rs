@@ -20,19 +20,18 @@ impl Reload {
     pub(crate) async fn run(&mut self, app: &App) -> Result<Reloaded> {
         // All that can be wrong with the file is checked before anything is applied; the engine
         // applies its part as a whole or not at all; the rest cannot fail.
-        let wanted = self.config.load_again(self.options.clone())?;
+        let current = app.config.get();
+        let wanted = current.load_again(self.options.clone())?;
         let filter = log::parse_filter(&wanted.log_level)?;
-        let change = change(&self.config, &wanted);
-        let applied = self.config.reloadable(&wanted);
+        let change = change(&current, &wanted);
+        let applied = current.reloadable(&wanted);
         if change != ConfigChange::default() {
             app.handle.configure(change, clock::now()).await?;
         }
-        app.set_declared_networks(wanted.declared.clone());
-        app.set_hostport_annotation(wanted.hostport_annotation.clone());
         app.drop_events.set_interval(wanted.drop_event_interval);
         self.log_level.set(filter);
-        let needs_restart = self.config.needs_restart(&wanted);
-        self.config.adopt_reloadable(wanted);
+        let needs_restart = current.needs_restart(&wanted);
+        app.config.adopt_reloadable(wanted);
         Ok(Reloaded {
             applied,
             needs_restart,

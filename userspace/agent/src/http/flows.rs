@@ -291,7 +291,7 @@ fn filter(query: &FlowQuery, records: &[Record]) -> FlowFilter {
 }
 
 /// Matches a prefix of the container ID, or the pod's name with or without its namespace.
-fn matches_name(record: &Record, name: &str) -> bool {
+pub(crate) fn matches_name(record: &Record, name: &str) -> bool {
     let attachment = &record.attachment;
     let pod = attachment.pod.as_ref();
     (!name.is_empty() && attachment.key.container_id.to_string().starts_with(name))

@@ -8,7 +8,7 @@ use abi::DropReason;
 use api::{
     AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, DropQuery, EventOutcome,
     FlowQuery, HairpinModeSetting, InterfacePresence, InterfaceQuery, Lease, NetworkView, PodCidrs,
-    PortView, UninstallRequest, path,
+    PortView, UninstallRequest, WhyQuery, path,
 };
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
@@ -27,7 +27,7 @@ use crate::app::App;
 use crate::cni::commands::NamespaceQuery;
 use crate::http::connections::{PeerProcess, STOPPING};
 use crate::http::failure::{Failure, no_such_path, read_only};
-use crate::http::{flows, hostports, metrics_listener, view};
+use crate::http::{flows, hostports, metrics_listener, view, why};
 use crate::process::uninstall as uninstallation;
 
 type Answer<T> = Result<Json<T>, Failure>;
@@ -101,6 +101,7 @@ fn paths() -> Router<Arc<App>> {
         .route(path::RELOAD, post(reload))
         .route(path::EVENTS, get(events))
         .route(path::DROPS, get(drops))
+        .route(path::WHY, get(explain))
         .route(path::METRICS, get(metrics_listener::metrics))
         .route(
             path::NON_MASQUERADE_CIDRS,
@@ -358,6 +359,12 @@ async fn drops(
     let stop = app.lifecycle.stop.subscribe();
     let body = Body::from_stream(app.drop_events.lines(wanted, stop)?);
     Ok(([(CONTENT_TYPE, NDJSON)], body).into_response())
+}
+
+async fn explain(State(app): State<Arc<App>>, Query(wanted): Query<WhyQuery>) -> LargeAnswer {
+    let turn = app.answers.turn().await?;
+    let view = why::explain(&app, wanted).await?;
+    Ok(turn.json(&view).await?)
 }
 
 async fn uninstall(State(app): State<Arc<App>>, body: Body) -> Answer<api::Uninstalled> {

@@ -117,6 +117,7 @@ fn bypass(status: &BypassStatus, offloaded: &OffloadCounts) -> BypassView {
         offload: OffloadView {
             active: status.offload,
             offloaded: offloaded.accepted,
+            translated: offloaded.translated,
             on_stack: offloaded
                 .on_stack
                 .iter()

@@ -5,14 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use tokio::sync::{Mutex, watch};
 
-use crate::config::{Config, Options};
+use crate::config::Options;
 use crate::telemetry::log::LogLevel;
 
-/// The configuration in effect, and the options to load it again.
+/// What a reload needs besides the configuration in effect.
 #[derive(Debug)]
 pub(crate) struct Reload {
     pub(crate) options: Options,
-    pub(crate) config: Config,
     pub(crate) log_level: LogLevel,
 }
 
@@ -26,12 +25,8 @@ pub(crate) struct Reloaded {
 }
 
 impl Reload {
-    pub(crate) fn new(options: Options, config: Config, log_level: LogLevel) -> Self {
-        Self {
-            options,
-            config,
-            log_level,
-        }
+    pub(crate) fn new(options: Options, log_level: LogLevel) -> Self {
+        Self { options, log_level }
     }
 }
 

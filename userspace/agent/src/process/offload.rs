@@ -8,9 +8,9 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use std::{convert::Infallible, io};
 
-use abi::{OffloadCandidate, Offloaded, protocol};
+use abi::{OffloadCandidate, Offloaded, Tuple, protocol};
 use kernel::Offloads;
-use planner::StackReason;
+use planner::{OffloadDecision, StackReason};
 
 /// Bytes of the thread's stack.
 const STACK: usize = 256 * 1024;
@@ -24,18 +24,23 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub(crate) struct OffloadCounts {
     /// Directions that bypass netfilter.
     pub(crate) accepted: u64,
+    /// Those of them that netfilter translates.
+    pub(crate) translated: u64,
     /// Directions that stay on the stack.
     pub(crate) on_stack: BTreeMap<StackReason, u64>,
 }
 
 impl OffloadCounts {
-    fn of(counts: &BTreeMap<u32, u64>) -> Self {
-        let count = |decision: u32| counts.get(&decision).copied().unwrap_or(0);
+    /// Counts decisions by number and whether netfilter translates the packets.
+    fn of(counts: &BTreeMap<(u32, bool), u64>) -> Self {
+        let count = |kind: (u32, bool)| counts.get(&kind).copied().unwrap_or(0);
+        let translated = count((Offloaded::ACCEPTED, true));
         Self {
-            accepted: count(Offloaded::ACCEPTED),
+            accepted: count((Offloaded::ACCEPTED, false)) + translated,
+            translated,
             on_stack: StackReason::ALL
                 .into_iter()
-                .map(|reason| (reason, count(reason as u32)))
+                .map(|reason| (reason, count((reason as u32, false))))
                 .filter(|(_, count)| *count > 0)
                 .collect(),
         }
@@ -68,11 +73,13 @@ fn start_thread(bpffs: &Path, counts: Arc<Mutex<OffloadCounts>>) -> anyhow::Resu
 /// Decides about candidates until a system call fails.
 fn run(offloads: &mut Offloads, counts: &Mutex<OffloadCounts>) -> io::Result<Infallible> {
     let mut last = Instant::now();
+    let mut rules = Rules::default();
     loop {
         let candidates = offloads.wait(INTERVAL)?;
         let now = Offloads::now()?;
         for candidate in &candidates {
-            decide(offloads, candidate, now)?;
+            let unchanged = rules.unchanged(candidate.rulesets, now);
+            decide(offloads, candidate, now, unchanged)?;
         }
         if last.elapsed() >= Duration::from_millis(INTERVAL.into()) {
             let found = OffloadCounts::of(&offloads.remove_expired(now)?);
@@ -85,31 +92,78 @@ fn run(offloads: &mut Offloads, counts: &Mutex<OffloadCounts>) -> io::Result<Inf
     }
 }
 
-fn decide(offloads: &mut Offloads, candidate: &OffloadCandidate, now: u32) -> io::Result<()> {
-    let connection = offloads.connection(&candidate.tuple)?;
-    let decision = planner::decide_offload(&candidate.tuple, connection.as_ref());
-    let decision = match (decision, connection) {
-        (Ok(seconds), Some(connection)) => {
-            let is_checked = candidate.tuple.protocol == protocol::TCP && !connection.is_liberal;
-            // The connection may have ended meanwhile.
-            if is_checked && offloads.make_liberal(&connection).is_err() {
-                Err(StackReason::NotEstablished)
-            } else {
-                Ok(seconds)
-            }
+/// The rules of the last candidate.
+#[derive(Default)]
+struct Rules {
+    /// [`OffloadCandidate::rulesets`].
+    rulesets: u64,
+    /// When the first candidate had this number, in seconds of `CLOCK_MONOTONIC`.
+    since: u32,
+}
+
+impl Rules {
+    /// Returns the seconds since rules have changed, as far as candidates show.
+    fn unchanged(&mut self, rulesets: u64, now: u32) -> u32 {
+        if self.rulesets != rulesets {
+            self.rulesets = rulesets;
+            self.since = now;
         }
-        (decision, _) => decision,
+        now - self.since
+    }
+}
+
+/// Decides about the direction of a connection that a candidate is of, `unchanged` seconds after a
+/// rule change.
+fn decide(
+    offloads: &mut Offloads,
+    candidate: &OffloadCandidate,
+    now: u32,
+    unchanged: u32,
+) -> io::Result<()> {
+    let observed = &candidate.tuple;
+    let write = |offloads: &mut Offloads, tuple: &Tuple, number, seconds| {
+        let decision = Offloaded {
+            rulesets: candidate.rulesets,
+            expires: now + seconds,
+            decision: number,
+            translated: *observed,
+        };
+        offloads.decide(tuple, decision)
     };
-    let (number, seconds) = match decision {
-        Ok(seconds) => (Offloaded::ACCEPTED, seconds),
-        Err(reason) => (reason as u32, reason.retry_after()),
+    match judge(offloads, observed, unchanged)? {
+        Ok(OffloadDecision { tuple, seconds, .. }) => {
+            write(offloads, &tuple, Offloaded::ACCEPTED, seconds)?;
+            if tuple == *observed {
+                return Ok(());
+            }
+            // Else packets that stay on the stack would be reported again and again.
+            write(offloads, observed, Offloaded::BEHIND_NAT, seconds)
+        }
+        Err(reason) => write(offloads, observed, reason as u32, reason.retry_after()),
+    }
+}
+
+/// Judges packets with a tuple behind netfilter, and prepares conntrack for packets that it will
+/// not see.
+fn judge(
+    offloads: &Offloads,
+    observed: &Tuple,
+    unchanged: u32,
+) -> io::Result<Result<OffloadDecision, StackReason>> {
+    let connection = offloads.connection(observed)?;
+    let judged = planner::decide_offload(observed, connection.as_ref(), unchanged);
+    let (Ok(decision), Some(connection)) = (judged, connection) else {
+        return Ok(judged);
     };
-    let decision = Offloaded {
-        rulesets: candidate.rulesets,
-        expires: now + seconds,
-        decision: number,
-    };
-    offloads.decide(&candidate.tuple, decision)
+    if !offloads.is_pod(decision.tuple.source)? && !offloads.is_pod(observed.destination)? {
+        return Ok(Err(StackReason::NotOfPod));
+    }
+    let is_checked = observed.protocol == protocol::TCP && !connection.is_liberal;
+    // The connection may have ended meanwhile.
+    if is_checked && offloads.make_liberal(&connection).is_err() {
+        return Ok(Err(StackReason::NotEstablished));
+    }
+    Ok(judged)
 }
 
 #[cfg(test)]
@@ -119,12 +173,22 @@ mod tests {
     #[test]
     fn offload_counts_have_the_reasons_of_the_table() {
         let table = [
-            (Offloaded::ACCEPTED, 4),
-            (StackReason::Translated as u32, 2),
-            (99, 1),
+            ((Offloaded::ACCEPTED, false), 4),
+            ((Offloaded::ACCEPTED, true), 3),
+            ((Offloaded::BEHIND_NAT, false), 3),
+            ((StackReason::Marked as u32, false), 2),
+            ((99, false), 1),
         ];
         let counts = OffloadCounts::of(&table.into());
-        assert_eq!(counts.accepted, 4);
-        assert_eq!(counts.on_stack, [(StackReason::Translated, 2)].into());
+        assert_eq!((counts.accepted, counts.translated), (7, 3));
+        assert_eq!(counts.on_stack, [(StackReason::Marked, 2)].into());
+    }
+
+    #[test]
+    fn rules_are_unchanged_since_the_first_candidate_with_their_number() {
+        let mut rules = Rules::default();
+        let unchanged = [(7, 100), (7, 103), (8, 104), (8, 120)];
+        let seconds = unchanged.map(|(number, now)| rules.unchanged(number, now));
+        assert_eq!(seconds, [0, 3, 0, 16]);
     }
 }

@@ -136,6 +136,20 @@ impl DropEvents {
         }))
     }
 
+    /// Returns the last remembered event of a pod: by name, `namespace/name`, or prefix of its
+    /// container ID.
+    pub(crate) fn last_of(&self, pod: &str) -> Option<Arc<DropEvent>> {
+        let query = DropQuery {
+            pod: Some(pod.to_owned()),
+            ..DropQuery::default()
+        };
+        let state = self.state();
+        let mut latest = state.events.iter().rev();
+        latest
+            .find(|(_, event)| render::matches(event, &query))
+            .map(|(_, event)| Arc::clone(event))
+    }
+
     /// Forwards reports to the clients, until there have been none for [`GRACE`].
     async fn forward(self, mut reports: Reports) {
         let mut owners = Owners::default();

@@ -27,7 +27,7 @@ pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Row>) -> String 
 }
 
 /// Formats a table in a style.
-pub(super) fn styled_table(
+pub(crate) fn styled_table(
     header: &[&str],
     rows: impl Iterator<Item = Row>,
     style: TableStyle,
@@ -48,17 +48,17 @@ pub(super) fn styled_table(
 }
 
 /// Returns a row of cells.
-pub(super) fn row(cells: impl IntoIterator<Item = Cell>) -> Row {
+pub(crate) fn row(cells: impl IntoIterator<Item = Cell>) -> Row {
     cells.into_iter().collect::<Vec<_>>().into()
 }
 
 /// Returns a cell with a text.
-pub(super) fn text(value: impl Display) -> Cell {
+pub(crate) fn text(value: impl Display) -> Cell {
     Cell::new(value.to_string())
 }
 
 /// Returns a cell with a number, aligned to the right.
-pub(super) fn number(value: impl Display) -> Cell {
+pub(crate) fn number(value: impl Display) -> Cell {
     text(value).set_alignment(CellAlignment::Right)
 }
 

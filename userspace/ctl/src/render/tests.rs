@@ -141,6 +141,21 @@ fn two_networks() -> Vec<NetworkView> {
     ]
 }
 
+fn offload() -> BypassView {
+    BypassView {
+        mode: "auto".to_owned(),
+        active: false,
+        offload: OffloadView {
+            active: true,
+            offloaded: 12,
+            translated: 4,
+            on_stack: [("not established".to_owned(), 3)].into(),
+            rules: vec![],
+        },
+        rules: vec!["nftables: chain forward of table inet filter".to_owned()],
+    }
+}
+
 fn healthy() -> Status {
     Status {
         version: api::Version {
@@ -151,20 +166,9 @@ fn healthy() -> Status {
             cni: Vec::new(),
         },
         uptime_seconds: 93_784,
-        losses: Vec::new(),
         flow_entries: 131_072,
         flow_entries_wanted: 131_072,
-        bypass: BypassView {
-            mode: "auto".to_owned(),
-            active: false,
-            offload: OffloadView {
-                active: true,
-                offloaded: 12,
-                on_stack: [("translated by netfilter".to_owned(), 3)].into(),
-                rules: vec![],
-            },
-            rules: vec!["nftables: chain forward of table inet filter".to_owned()],
-        },
+        bypass: offload(),
         forwarding: ForwardingView {
             mode: "auto".to_owned(),
             defaults: vec![DroppingDefaultView {
@@ -193,14 +197,13 @@ fn healthy() -> Status {
             duration_ms: 12,
             items: Vec::new(),
         }),
-        degraded: Vec::new(),
-        operations: Vec::new(),
         features: two_features(),
         sandbox: Some(SandboxView {
             capabilities: vec!["net_admin".to_owned(), "sys_admin".to_owned()],
             no_new_privs: true,
             seccomp: true,
         }),
+        ..Status::default()
     }
 }
 

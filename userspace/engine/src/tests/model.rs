@@ -1,6 +1,7 @@
 //! Model-based test: random sequences of ADD, DEL and CHECK, failures and crashes at any kernel
 //! call, restarts, and changes of the node by other software.
 
+use abi::maps;
 use proptest::prelude::*;
 
 use super::failing_kernel::{Fate, survive};
@@ -233,18 +234,21 @@ impl World {
     }
 
     fn clear_entries(&mut self, kind: u8) {
-        self.node.fake.clear_entries(|key, _| match key {
-            EntryKey::Pod(_) => kind == 0,
-            EntryKey::Interface(_) => kind == 1,
-            EntryKey::Endpoint(_) => kind == 2,
-            EntryKey::Hostport { .. } | EntryKey::Limit(_) => kind == 3,
-            EntryKey::Network(_)
-            | EntryKey::Egress(_)
-            | EntryKey::Uplink(_)
-            | EntryKey::Local(_)
-            | EntryKey::Prefix(_)
-            | EntryKey::Settings => kind == 4,
-        });
+        let of_pods = [
+            [maps::PODS.name, ""],
+            [maps::INTERFACES.name, ""],
+            [maps::ENDPOINTS.name, ""],
+            [maps::HOSTPORTS.name, maps::LIMITS.name],
+        ];
+        // Kind 4 is all others.
+        let of = |key: &EntryKey| {
+            let mut kinds = of_pods.iter();
+            let found = kinds.position(|names| names.contains(&key.map().name));
+            found.unwrap_or(of_pods.len())
+        };
+        self.node
+            .fake
+            .clear_entries(|key, _| of(key) == usize::from(kind));
         if kind < 4 {
             self.healthy.clear();
         }

@@ -1,13 +1,13 @@
-//! Reads the datapath's counters, summed over all CPUs, and resets those of a slot for its next
-//! pod.
+//! Reads the datapath's counters, summed over all CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use abi::{Counters, Direction, DropCount, DropReason, Shaped};
-use aya::maps::{MapData, PerCpuArray};
 
-use crate::bpf::tables::{Tables, Wire, present, removed, written, zeros};
+use crate::bpf::map::{ANY, Layout, PerCpu, Wire, present};
+use crate::bpf::tables::Tables;
+use crate::bpf::tables::pods::row;
 use crate::error::io_error;
 use crate::{Measured, PodCounters};
 
@@ -17,7 +17,7 @@ const COUNTED: u32 = 4_096;
 /// Reads the counters of the slots in use, the drops and the number of flow entries.
 pub(crate) fn measure(tables: &Tables) -> io::Result<Measured> {
     let mut measured = Measured::default();
-    for entry in &tables.interfaces {
+    for entry in &tables.planned.interfaces.0 {
         let (_, interface) = entry.map_err(|error| io_error(&error))?;
         let slot = interface.0.pod;
         measured.pods.insert(slot, pod(tables, slot)?);
@@ -41,27 +41,13 @@ pub(crate) fn measure(tables: &Tables) -> io::Result<Measured> {
 
 /// Reads the drops of a slot by reason, without zeros.
 fn pod_drops(tables: &Tables, slot: u32) -> io::Result<BTreeMap<DropReason, u64>> {
-    let row = present(tables.pod_drops.get(&slot, 0))?;
+    let row = present(tables.planned.pods.drops.get(&Wire(slot), ANY))?;
     let drops = row.map(|row| row.0).unwrap_or_default();
     let by_reason = DropReason::ALL.into_iter().filter_map(|reason| {
         let count = drops.reasons.get(reason as usize)?;
         (count.packets != 0).then_some((reason, count.packets))
     });
     Ok(by_reason.collect())
-}
-
-/// Sets the counters of a slot to zero, if `pod`, which is about to be written, is another one than
-/// before. A free slot has no drop counters.
-pub(crate) fn start(tables: &mut Tables, slot: u32, pod: &abi::Pod) -> io::Result<()> {
-    let before = (tables.pods.get(&slot, 0)).map_err(|error| io_error(&error))?;
-    if before.0.generation == pod.generation && pod.interface != 0 {
-        return Ok(());
-    }
-    for direction in [Direction::Egress, Direction::Ingress] {
-        let zeros = zeros::<Counters>()?;
-        written(tables.counters.set(row(slot, direction), zeros, 0))?;
-    }
-    removed(tables.pod_drops.remove(&slot))
 }
 
 /// Returns the number of flow entries: exact below [`COUNTED`], else the result of the last sweep.
@@ -82,22 +68,24 @@ pub(crate) fn sent(tables: &Tables, slots: &BTreeSet<u32>) -> io::Result<BTreeMa
 }
 
 fn of_pod(tables: &Tables, slot: u32, direction: Direction) -> io::Result<Counters> {
-    sum(&tables.counters, row(slot, direction), add)
+    sum(&tables.planned.pods.counters, row(slot, direction), add)
 }
 
 fn pod(tables: &Tables, slot: u32) -> io::Result<PodCounters> {
     let of = |direction| of_pod(tables, slot, direction);
-    let shaped = |direction| sum(&tables.shaped, row(slot, direction), add_shaped);
+    let shaped = |direction| {
+        sum(
+            &tables.planned.limits.shaped,
+            row(slot, direction),
+            add_shaped,
+        )
+    };
     Ok(PodCounters {
         egress: of(Direction::Egress)?,
         ingress: of(Direction::Ingress)?,
         shaped_egress: shaped(Direction::Egress)?,
         shaped_ingress: shaped(Direction::Ingress)?,
     })
-}
-
-const fn row(slot: u32, direction: Direction) -> u32 {
-    slot * 2 + direction as u32
 }
 
 fn add_shaped(total: Shaped, one: Shaped) -> Shaped {
@@ -125,15 +113,12 @@ fn add(total: Counters, one: Counters) -> Counters {
     }
 }
 
-fn sum<T: Default + Copy>(
-    table: &PerCpuArray<MapData, Wire<T>>,
+fn sum<T: Layout + Default>(
+    table: &PerCpu<T>,
     index: u32,
     add: impl Fn(T, T) -> T,
-) -> io::Result<T>
-where
-    Wire<T>: aya::Pod,
-{
-    let values = table.get(&index, 0).map_err(|error| io_error(&error))?;
+) -> io::Result<T> {
+    let values = table.get(&index, ANY).map_err(|error| io_error(&error))?;
     Ok(values
         .iter()
         .fold(T::default(), |total, one| add(total, one.0)))

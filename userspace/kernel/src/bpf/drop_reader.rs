@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use abi::{DropRecord, DropSampling, maps};
-use aya::maps::{Array, Map, MapData, RingBuf};
 use model::IfName;
 use nix::time::{ClockId, clock_gettime};
 use steps::LinkRef;
@@ -18,9 +17,9 @@ use tokio::io::unix::AsyncFd;
 use zerocopy::FromBytes as _;
 
 use crate::ObserveError;
-use crate::bpf::tables::{Wire, written};
+use crate::bpf::map::{self, List, Ring, Wire, written};
 use crate::bpf::{pinned_maps, pins};
-use crate::error::{Attempt as _, io_error};
+use crate::error::Attempt as _;
 use crate::netlink::ifindex::Names;
 
 /// Time for which programs report after the last [`DropListener::renew`].
@@ -38,8 +37,8 @@ pub struct DropReader {
 /// Receives reports until it is dropped; then programs do not report any more. There must be one at
 /// a time.
 pub struct DropListener {
-    ring: RingBuf<MapData>,
-    sampling: Array<MapData, Wire<DropSampling>>,
+    ring: Ring,
+    sampling: List<DropSampling>,
     names: Names,
     /// When it began to listen, in milliseconds of `CLOCK_MONOTONIC`.
     since: u64,
@@ -72,22 +71,16 @@ impl DropReader {
     }
 
     fn open(&self, interval: Duration) -> io::Result<DropListener> {
-        let ring = Map::RingBuf(self.map(maps::DROP_RECORDS)?);
-        let mut ring = RingBuf::try_from(ring).map_err(|error| io_error(&error))?;
+        let mut ring: Ring = map::open(&self.pin, &maps::DROP_RECORDS)?;
         while ring.next().is_some() {}
-        let sampling = Map::Array(self.map(maps::DROP_SAMPLING)?);
         let mut listener = DropListener {
             ring,
-            sampling: Array::try_from(sampling).map_err(|error| io_error(&error))?,
+            sampling: map::open(&self.pin, &maps::DROP_SAMPLING)?,
             names: Names::open()?,
             since: milliseconds(now()?),
         };
         listener.renew(interval)?;
         Ok(listener)
-    }
-
-    fn map(&self, name: &str) -> io::Result<MapData> {
-        MapData::from_pin(self.pin.join(name)).map_err(|error| io_error(&error))
     }
 }
 

@@ -1,21 +1,14 @@
-//! Converts the planner's types into the ABI's types, and back.
+//! Converts addresses and flags of the planner's types into the ABI's types, and back.
 //!
-//! Pure functions: the callers resolve the names of links.
+//! Pure functions, for the tables that use them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use abi::{
-    Address, Egress, EndpointFlags, Family, HostportKey, Network, PrefixClass, PrefixKey, SOURCES,
-    Source, Uplink, UplinkFlags,
-};
-use model::{Cidr, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol};
-use steps::EntryKey;
+use abi::{Address, EndpointFlags, PrefixKey};
+use model::{Cidr, IngressPolicy, Mac, NetworkAccess};
 
 /// Prefix length of `::ffff:0:0/96`, in which IPv4 addresses are stored.
 const MAPPED_BITS: u8 = 96;
-
-/// Length of an Ethernet header in bytes.
-const ETHERNET: u32 = 14;
 
 pub(crate) fn address(address: IpAddr) -> Address {
     match address {
@@ -27,10 +20,6 @@ pub(crate) fn address(address: IpAddr) -> Address {
 /// Converts an address; `None` becomes the all-zero address.
 pub(crate) fn address_or_any(given: Option<IpAddr>) -> Address {
     given.map_or(Address::ANY, address)
-}
-
-pub(crate) fn egress(v4: Option<IpAddr>, v6: Option<IpAddr>) -> Egress {
-    Egress::new(address_or_any(v4), address_or_any(v6))
 }
 
 pub(crate) fn ip(address: Address) -> IpAddr {
@@ -148,33 +137,6 @@ pub(crate) fn masquerades(flags: u32) -> bool {
     flags & (EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6) != 0
 }
 
-pub(crate) fn hostport_key(
-    given: Option<IpAddr>,
-    ipv4: bool,
-    port: u16,
-    protocol: Protocol,
-) -> HostportKey {
-    let (port, number) = (abi::Port::new(port), protocol.number());
-    let family = if ipv4 { Family::V4 } else { Family::V6 };
-    match given {
-        Some(given) => HostportKey::new(address(given), port, number),
-        None => HostportKey::wildcard(family, port, number),
-    }
-}
-
-/// Converts a hostport's key. `None` for a protocol other than TCP, UDP and SCTP.
-pub(crate) fn hostport(key: HostportKey) -> Option<EntryKey> {
-    let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
-        .into_iter()
-        .find(|protocol| protocol.number() == key.protocol)?;
-    Some(EntryKey::Hostport {
-        address: ip_or_none(key.address),
-        ipv4: key.family == Family::V4 as u8,
-        port: key.port.number(),
-        protocol,
-    })
-}
-
 pub(crate) fn prefix_key(prefix: Cidr) -> PrefixKey {
     let offset = if prefix.is_ipv4() { MAPPED_BITS } else { 0 };
     PrefixKey {
@@ -189,75 +151,6 @@ pub(crate) fn prefix(key: PrefixKey) -> Option<Cidr> {
     let is_v4 = key.address.is_v4() && length >= MAPPED_BITS;
     let length = if is_v4 { length - MAPPED_BITS } else { length };
     Cidr::containing(ip(key.address), length)
-}
-
-pub(crate) fn class(entry: &steps::Entry) -> Option<u32> {
-    let steps::Entry::Prefix {
-        no_masquerade,
-        pods,
-        shared,
-        complete,
-    } = entry
-    else {
-        return None;
-    };
-    let bit = |set: &bool, bit| if *set { bit } else { 0 };
-    Some(
-        bit(no_masquerade, PrefixClass::NO_MASQUERADE)
-            | bit(pods, PrefixClass::PODS)
-            | bit(shared, PrefixClass::SHARED)
-            | bit(complete, PrefixClass::COMPLETE),
-    )
-}
-
-pub(crate) fn prefix_entry(class: u32) -> steps::Entry {
-    steps::Entry::Prefix {
-        no_masquerade: class & PrefixClass::NO_MASQUERADE != 0,
-        pods: class & PrefixClass::PODS != 0,
-        shared: class & PrefixClass::SHARED != 0,
-        complete: class & PrefixClass::COMPLETE != 0,
-    }
-}
-
-pub(crate) fn network_entry(network: &Network) -> steps::Entry {
-    let duplicates = [network.duplicates_v4, network.duplicates_v6];
-    steps::Entry::Network {
-        v4: ip_or_none(network.v4),
-        v6: ip_or_none(network.v6),
-        mac: model_mac(network.mac),
-        duplicates: (duplicates != [0; 2]).then_some(duplicates),
-    }
-}
-
-/// Converts an uplink with at most [`SOURCES`] addresses; [`UplinkFlags::OPEN`] is not set.
-pub(crate) fn uplink(ethernet: bool, mtu: u32, sources: &[InterfaceAddress]) -> Uplink {
-    let mut uplink = Uplink {
-        l2_len: if ethernet { ETHERNET } else { 0 },
-        mtu,
-        ..Uplink::default()
-    };
-    for (row, source) in uplink.sources.iter_mut().zip(sources) {
-        *row = Source {
-            address: address(source.address),
-            prefix_len: source.prefix_len.into(),
-            reserved: 0,
-        };
-    }
-    uplink
-}
-
-pub(crate) fn uplink_entry(uplink: &Uplink) -> steps::Entry {
-    let used = uplink.sources.iter().filter(|row| !row.address.is_any());
-    let source = |row: &Source| InterfaceAddress {
-        address: ip(row.address),
-        prefix_len: u8::try_from(row.prefix_len).unwrap_or(u8::MAX),
-    };
-    steps::Entry::Uplink {
-        ethernet: uplink.l2_len != 0,
-        mtu: uplink.mtu,
-        sources: used.take(SOURCES).map(source).collect(),
-        open: uplink.flags & UplinkFlags::OPEN != 0,
-    }
 }
 
 #[cfg(test)]
@@ -286,19 +179,6 @@ mod tests {
         fn addresses_survive_the_round_trip_through_the_abi(given: IpAddr) {
             // An IPv4-mapped IPv6 address is the IPv4 address.
             prop_assert_eq!(ip(address(given)), given.to_canonical());
-        }
-
-        #[test]
-        fn hostport_keys_survive_the_round_trip_through_the_abi(given: Option<Ipv4Addr>, port: u16) {
-            prop_assume!(given != Some(Ipv4Addr::UNSPECIFIED));
-            let key = hostport_key(given.map(IpAddr::V4), true, port, Protocol::Udp);
-            let expected = EntryKey::Hostport {
-                address: given.map(IpAddr::V4),
-                ipv4: true,
-                port,
-                protocol: Protocol::Udp,
-            };
-            prop_assert_eq!(hostport(key), Some(expected));
         }
     }
 }

@@ -8,14 +8,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use abi::{Flow, PendingCounters, Tuple, maps};
-use aya::maps::{Array, HashMap, Map, MapData};
 use nix::time::{ClockId, clock_gettime};
 use steps::FlowTable;
 
 use crate::ObserveError;
-use crate::bpf::tables::{Hash, Wire};
+use crate::bpf::map::{self, Hash, List, Wire};
 use crate::bpf::{batch, pinned_maps, pins};
-use crate::error::{Attempt as _, io_error};
+use crate::error::Attempt as _;
 
 /// Reads the pinned flow table; works while no agent is running.
 #[derive(Clone, Debug)]
@@ -40,10 +39,8 @@ impl FlowReader {
         Ok(table)
     }
 
-    fn entries(&self) -> io::Result<FlowTable> {
-        let map = self.map(maps::FLOWS)?;
-        let flows: Hash<Wire<Tuple>, Wire<Flow>> =
-            HashMap::try_from(Map::HashMap(map)).map_err(|error| io_error(&error))?;
+    pub(crate) fn entries(&self) -> io::Result<FlowTable> {
+        let flows: Hash<Tuple, Flow> = map::open(&self.pin, &maps::FLOWS)?;
         let mut entries = batch::list(&flows)?
             .into_iter()
             .map(|(tuple, flow)| (tuple.0, flow.0))
@@ -56,16 +53,10 @@ impl FlowReader {
         })
     }
 
-    fn map(&self, name: &str) -> io::Result<MapData> {
-        MapData::from_pin(self.pin.join(name)).map_err(|error| io_error(&error))
-    }
-
     /// Adds the pending counters: packets that the flow cache handled and that are not in the
     /// flow's entry yet.
     fn add_pending(&self, entries: &mut BTreeMap<Tuple, Flow>) -> io::Result<()> {
-        let map = self.map(maps::PENDING)?;
-        let pending: Array<MapData, Wire<PendingCounters>> =
-            Array::try_from(Map::Array(map)).map_err(|error| io_error(&error))?;
+        let pending: List<PendingCounters> = map::open(&self.pin, &maps::PENDING)?;
         let counted = |it: &(u32, Wire<PendingCounters>)| it.1.0.packets != 0;
         for (_, Wire(pending)) in batch::list(&pending)?.into_iter().filter(counted) {
             if let Some(flow) = entries.get_mut(&pending.key) {

@@ -6,8 +6,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use abi::{OffloadCandidate, Offloaded, Tuple, maps};
-use aya::maps::{HashMap, Map, MapData, RingBuf};
+use abi::{Address, Endpoint, OffloadCandidate, Offloaded, Tuple, maps};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
@@ -15,9 +14,9 @@ use steps::TrackedConnection;
 use zerocopy::FromBytes as _;
 
 use crate::ObserveError;
-use crate::bpf::tables::{Hash, Wire, removed, written};
+use crate::bpf::map::{self, Hash, Ring, Wire, present, removed, written};
 use crate::bpf::{batch, pinned_maps, pins};
-use crate::error::{Attempt as _, io_error};
+use crate::error::Attempt as _;
 use crate::firewall::conntrack::Conntrack;
 
 /// Candidates that one call returns at most.
@@ -25,8 +24,9 @@ const BATCH: usize = 512;
 
 /// Reads candidates, and writes decisions.
 pub struct Offloads {
-    candidates: RingBuf<MapData>,
-    table: Hash<Wire<Tuple>, Wire<Offloaded>>,
+    candidates: Ring,
+    table: Hash<Tuple, Offloaded>,
+    endpoints: Hash<Address, Endpoint>,
     conntrack: Option<Conntrack>,
 }
 
@@ -39,12 +39,10 @@ impl Offloads {
     }
 
     fn open_all(pins: &Path) -> io::Result<Self> {
-        let map = |name| MapData::from_pin(pins.join(name)).map_err(|error| io_error(&error));
-        let candidates = RingBuf::try_from(Map::RingBuf(map(maps::CANDIDATES)?));
-        let table = HashMap::try_from(Map::HashMap(map(maps::OFFLOADED)?));
         Ok(Self {
-            candidates: candidates.map_err(|error| io_error(&error))?,
-            table: table.map_err(|error| io_error(&error))?,
+            candidates: map::open(pins, &maps::CANDIDATES)?,
+            table: map::open(pins, &maps::OFFLOADED)?,
+            endpoints: map::open(pins, &maps::ENDPOINTS)?,
             conntrack: Conntrack::open()?,
         })
     }
@@ -65,10 +63,12 @@ impl Offloads {
         Ok(found)
     }
 
-    /// Returns the connection with this tuple in conntrack, in either direction.
+    /// Returns the connection in conntrack whose packets have this tuple behind netfilter's last
+    /// hook, in either direction.
     pub fn connection(&self, tuple: &Tuple) -> io::Result<Option<TrackedConnection>> {
         match &self.conntrack {
-            Some(conntrack) => conntrack.find(tuple),
+            // conntrack knows packets by the tuple that they come with.
+            Some(conntrack) => conntrack.find(&tuple.reverse()),
             None => Ok(None),
         }
     }
@@ -82,6 +82,11 @@ impl Offloads {
         }
     }
 
+    /// Returns whether a pod of the agent has this address.
+    pub fn is_pod(&self, address: Address) -> io::Result<bool> {
+        Ok(present(self.endpoints.get(&Wire(address), 0))?.is_some())
+    }
+
     /// Writes a decision about packets with this tuple. A full table has no place for it.
     pub fn decide(&mut self, tuple: &Tuple, decision: Offloaded) -> io::Result<()> {
         match written(self.table.insert(Wire(*tuple), Wire(decision), 0)) {
@@ -90,14 +95,16 @@ impl Offloads {
         }
     }
 
-    /// Removes expired decisions; returns the number of the others, by decision.
-    pub fn remove_expired(&mut self, now: u32) -> io::Result<BTreeMap<u32, u64>> {
+    /// Removes expired decisions; returns the number of the others, by decision and whether
+    /// netfilter translates the packets.
+    pub fn remove_expired(&mut self, now: u32) -> io::Result<BTreeMap<(u32, bool), u64>> {
         let mut counts = BTreeMap::new();
-        for (tuple, offloaded) in batch::list(&self.table)? {
-            if offloaded.0.expires <= now {
+        for (tuple, Wire(offloaded)) in batch::list(&self.table)? {
+            if offloaded.expires <= now {
                 removed(self.table.remove(&tuple))?;
             } else {
-                *counts.entry(offloaded.0.decision).or_default() += 1;
+                let kind = (offloaded.decision, offloaded.translated != tuple.0);
+                *counts.entry(kind).or_default() += 1;
             }
         }
         Ok(counts)

@@ -15,8 +15,8 @@ use nix::time::{ClockId, clock_gettime};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::bpf::batch;
+use crate::bpf::map::{Hash, Wire};
 use crate::bpf::pinned_maps::MAP_PINS;
-use crate::bpf::tables::{Hash, Wire};
 use crate::error::{io_error, is};
 
 /// `BPF_NOEXIST`: add an entry, and never overwrite one.
@@ -68,7 +68,7 @@ pub(crate) struct OlderFlows {
     /// Directory of the version's pins.
     version: PathBuf,
     capacity: u32,
-    table: Hash<Wire<Tuple>, Wire<FlowOfVersion1>>,
+    table: Hash<Tuple, FlowOfVersion1>,
     /// Time of the first copy, in seconds of `CLOCK_MONOTONIC`.
     copied: u32,
 }
@@ -101,7 +101,7 @@ impl OlderFlows {
 
     /// Copies all flows that `flows` has no entry for; on a second call those that were created
     /// since the first.
-    pub(crate) fn copy_to(&mut self, flows: &mut Hash<Wire<Tuple>, Wire<Flow>>) -> io::Result<()> {
+    pub(crate) fn copy_to(&mut self, flows: &mut Hash<Tuple, Flow>) -> io::Result<()> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?.tv_sec();
         let copied = copy(&self.table, flows, self.copied)?;
         tracing::info!(entries = copied, "copied the flows of an older version");
@@ -117,7 +117,7 @@ impl OlderFlows {
 
 /// Returns the path of the flow table's pin in the pin directory of a version.
 fn pin(version: &Path) -> PathBuf {
-    version.join(MAP_PINS).join(maps::FLOWS)
+    version.join(MAP_PINS).join(maps::FLOWS.name)
 }
 
 fn opened(pin: &Path) -> io::Result<MapData> {
@@ -126,8 +126,8 @@ fn opened(pin: &Path) -> io::Result<MapData> {
 
 /// Copies the entries that were created in the second `since` or later. Returns their number.
 fn copy(
-    from: &Hash<Wire<Tuple>, Wire<FlowOfVersion1>>,
-    to: &mut Hash<Wire<Tuple>, Wire<Flow>>,
+    from: &Hash<Tuple, FlowOfVersion1>,
+    to: &mut Hash<Tuple, Flow>,
     since: u32,
 ) -> io::Result<usize> {
     let mut copied = 0;

@@ -81,7 +81,7 @@ fn migrate(bpffs: &Path, older: u32) -> io::Result<Option<OlderFlows>> {
     move_missing(&maps, &to.join("maps"), |name| {
         changed_in(name) <= older || has_current_shape(&maps.join(name), name)
     })?;
-    if changed_in(maps::FLOWS) > older
+    if changed_in(maps::FLOWS.name) > older
         && let Some(flows) = OlderFlows::open(&from)?
     {
         return Ok(Some(flows));

@@ -23,7 +23,7 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::bpf::older_flows::OlderFlows;
 use crate::bpf::pin_migration;
-use crate::bpf::pinned_maps::{LINK_PINS, MAP_PINS, MAPS, shape};
+use crate::bpf::pinned_maps::{LINK_PINS, MAP_PINS, Shape};
 use crate::bpf::tables::Tables;
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
 use crate::netlink::clsact;
@@ -88,7 +88,7 @@ impl Pins {
     /// where none is pinned.
     pub(crate) fn flow_entries(&self) -> Result<Option<u32>, OpenError> {
         let older = self.older_flows.as_ref().map(OlderFlows::capacity);
-        Ok(self.capacity(maps::FLOWS)?.or(older))
+        Ok(self.capacity(maps::FLOWS.name)?.or(older))
     }
 
     /// Returns the number of entries of a pinned map; `None` where none is pinned.
@@ -129,7 +129,7 @@ impl Pins {
     /// Checks that pinned maps have the expected shapes: the loader accepts any map of the right
     /// name.
     pub(crate) fn verify(&self) -> Result<(), OpenError> {
-        for map in &MAPS {
+        for map in maps::ALL {
             let path = self.map(map.name);
             let info = match MapInfo::from_pin(&path) {
                 Ok(info) => info,
@@ -140,12 +140,13 @@ impl Pins {
                     }
                 },
             };
-            let found = shape(&info);
-            if !found.is_some_and(|found| found.is_good_for(map.shape)) {
+            let found = Shape::of(&info);
+            let wanted = Shape::wanted(map, found);
+            if found != Some(wanted) {
                 return Err(OpenError::Map {
                     name: map.name,
                     found: found.map_or("of an unknown type".to_owned(), |found| found.to_string()),
-                    expected: map.shape.to_string(),
+                    expected: wanted.to_string(),
                     path: path.display().to_string(),
                 });
             }

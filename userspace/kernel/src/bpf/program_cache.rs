@@ -9,13 +9,13 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use abi::maps;
 use aya::Ebpf;
 use aya::maps::MapInfo;
 use aya::programs::SchedClassifier;
 use nix::errno::Errno;
 use sha2::{Digest as _, Sha256};
 
-use crate::bpf::pinned_maps::MAPS;
 use crate::bpf::pins::{Pins, make};
 use crate::bpf::programs::LoaderConstants;
 use crate::error::io_error;
@@ -72,7 +72,9 @@ impl<'a> ProgramCache<'a> {
     /// Maps with other names belong to the programs alone.
     fn check(&self, id: u32) -> io::Result<()> {
         let table = MapInfo::from_id(id).map_err(|error| io_error(&error))?;
-        let expected = MAPS.iter().find(|it| table.name() == shortened(it.name));
+        let expected = maps::ALL
+            .iter()
+            .find(|map| table.name() == shortened(map.name));
         let Some(expected) = expected else {
             return Ok(());
         };

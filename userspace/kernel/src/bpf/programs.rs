@@ -20,7 +20,6 @@ use steps::Hook;
 
 use crate::bpf::features::Probed;
 use crate::bpf::pinned_link;
-use crate::bpf::pinned_maps::MAPS;
 use crate::bpf::pins::Pins;
 use crate::bpf::program_cache::{CachedPrograms, ProgramCache};
 use crate::bpf::program_load::retry_interrupted;
@@ -85,13 +84,13 @@ pub(crate) fn load(
     }
     let cached = capacities.cache_of_cpu.saturating_mul(capacities.cpus);
     loader
-        .map_max_entries(abi::maps::FLOWS, capacities.flows)
-        .map_max_entries(abi::maps::TURNS, capacities.flows)
-        .map_max_entries(abi::maps::PENDING, cached)
+        .map_max_entries(abi::maps::FLOWS.name, capacities.flows)
+        .map_max_entries(abi::maps::TURNS.name, capacities.flows)
+        .map_max_entries(abi::maps::PENDING.name, cached)
         .map_max_entries(FLOW_CACHE, cached)
         .map_max_entries(CACHE_TAGS, cached / abi::maps::CACHE_WAYS);
     loader.btf(None).default_map_pin_directory(pins.maps());
-    for map in &MAPS {
+    for map in abi::maps::ALL {
         loader.map_pin_path(map.name, pins.map(map.name));
     }
     loader.load(object).map_err(|error| OpenError::Load {

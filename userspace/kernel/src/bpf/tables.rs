@@ -1,157 +1,161 @@
-//! The datapath's maps as typed tables.
-//!
-//! Keys and values only: what an entry means is not known here.
+//! The datapath's tables: one for each kind of [`EntryKey`], and the maps that only the agent's
+//! reports and the sweep use.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use abi::maps;
 use aya::Ebpf;
-use aya::maps::lpm_trie::Key;
-use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues};
-use nix::errno::Errno;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use model::IfName;
+use steps::{Entries, Entry, EntryKey, LinkRef};
 
+use crate::bpf::map::{ANY, Hash, List, PerCpu, Wire, take, written};
+use crate::bpf::table::{HashTable, Table};
 use crate::error::{OpenError, io_error};
 use crate::netlink::ifindex::Names;
 
-/// Wrapper that implements [`aya::Pod`] for the types of the ABI.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(transparent)]
-pub(crate) struct Wire<T>(pub(crate) T);
+mod egress;
+mod endpoints;
+mod hostports;
+mod interfaces;
+mod limits;
+mod locals;
+mod networks;
+pub(crate) mod pods;
+mod prefixes;
+mod settings;
+mod shaped_subnets;
+mod uplinks;
 
-#[expect(
-    unsafe_code,
-    reason = "aya has no safe way to use own types as keys and values"
-)]
-// SAFETY: `Pod` requires that the type may be read from and written as bytes. `FromBytes` proves
-// that any bytes are a value, `IntoBytes` that no byte of a value is padding; the wrapper is
-// transparent.
-unsafe impl<T> aya::Pod for Wire<T> where T: FromBytes + IntoBytes + Immutable + Copy + 'static {}
+/// Declares the table of each kind of key: the compiler requires one for each.
+macro_rules! planned {
+    ($($key:ident in $field:ident: $table:ty;)*) => {
+        /// The tables whose entries the planner plans.
+        pub(crate) struct Planned {
+            $(pub(crate) $field: $table,)*
+        }
 
-/// Returns the default value of a per-CPU element, for each CPU.
-pub(crate) fn zeros<T>() -> io::Result<PerCpuValues<Wire<T>>>
-where
-    T: FromBytes + IntoBytes + Immutable + Copy + Default + 'static,
-{
-    let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
-    PerCpuValues::try_from(vec![Wire(T::default()); cpus])
+        impl Planned {
+            fn take(object: &mut Ebpf) -> Result<Self, OpenError> {
+                Ok(Self { $($field: Table::take(object)?,)* })
+            }
+
+            fn put(&mut self, names: &Names, key: &EntryKey, entry: &Entry) -> io::Result<()> {
+                match key {
+                    $(EntryKey::$key { .. } => self.$field.put(names, key, entry),)*
+                }
+            }
+
+            fn remove(&mut self, names: &Names, key: &EntryKey) -> io::Result<()> {
+                match key {
+                    $(EntryKey::$key { .. } => self.$field.remove(names, key),)*
+                }
+            }
+
+            fn find(&self, names: &Names, key: &EntryKey) -> io::Result<Option<Entry>> {
+                match key {
+                    $(EntryKey::$key { .. } => self.$field.find(names, key),)*
+                }
+            }
+
+            fn list(&self, link: &dyn Fn(u32) -> LinkRef) -> io::Result<Entries> {
+                let mut entries = Entries::new();
+                $(entries.extend(self.$field.list(link)?);)*
+                Ok(entries)
+            }
+        }
+    };
 }
 
-/// Hash map from `K` to `V`.
-pub(crate) type Hash<K, V> = HashMap<MapData, K, V>;
+planned! {
+    Pod in pods: pods::Pods;
+    Limit in limits: limits::Limits;
+    Interface in interfaces: HashTable<interfaces::Interfaces>;
+    Endpoint in endpoints: HashTable<endpoints::Endpoints>;
+    Hostport in hostports: HashTable<hostports::Hostports>;
+    Network in networks: HashTable<networks::Networks>;
+    Egress in egress: HashTable<egress::Egress>;
+    Uplink in uplinks: HashTable<uplinks::Uplinks>;
+    Local in locals: HashTable<locals::Locals>;
+    Prefix in prefixes: prefixes::Prefixes;
+    Settings in settings: settings::Settings;
+}
 
-/// All maps that the agent reads or writes.
+/// All maps that the engine reads or writes.
 pub(crate) struct Tables {
-    pub(crate) flows: Hash<Wire<abi::Tuple>, Wire<abi::Flow>>,
-    pub(crate) pods: Array<MapData, Wire<abi::Pod>>,
-    pub(crate) interfaces: Hash<u32, Wire<abi::Interface>>,
-    pub(crate) endpoints: Hash<Wire<abi::Address>, Wire<abi::Endpoint>>,
-    pub(crate) hostports: Hash<Wire<abi::HostportKey>, Wire<abi::Hostport>>,
-    pub(crate) networks: Hash<u32, Wire<abi::Network>>,
-    pub(crate) egress: Hash<u32, Wire<abi::Egress>>,
-    pub(crate) uplinks: Hash<u32, Wire<abi::Uplink>>,
-    pub(crate) locals: Hash<Wire<abi::Address>, u32>,
-    pub(crate) prefixes: LpmTrie<MapData, Wire<abi::Address>, u32>,
-    pub(crate) counters: PerCpuArray<MapData, Wire<abi::Counters>>,
-    pub(crate) drops: PerCpuArray<MapData, Wire<abi::DropCount>>,
-    pub(crate) pod_drops: Hash<u32, Wire<abi::PodDrops>>,
-    pub(crate) limits: Array<MapData, Wire<abi::Limit>>,
-    pub(crate) shaped_subnets: LpmTrie<MapData, Wire<abi::ShapedSubnetKey>, u32>,
-    pub(crate) buckets: Array<MapData, Wire<abi::Bucket>>,
-    pub(crate) shaped: PerCpuArray<MapData, Wire<abi::Shaped>>,
-    pub(crate) settings: Array<MapData, Wire<abi::Settings>>,
-    pub(crate) swept: Array<MapData, Wire<abi::Swept>>,
-    epochs: Array<MapData, u64>,
+    pub(crate) planned: Planned,
+    pub(crate) flows: Hash<abi::Tuple, abi::Flow>,
+    pub(crate) drops: PerCpu<abi::DropCount>,
+    pub(crate) swept: List<abi::Swept>,
+    epochs: List<u64>,
     /// Last epoch that this agent began. No other process writes the number.
     epoch: Option<u64>,
-    /// Cookie of the node's network namespace (`SO_NETNS_COOKIE`).
-    pub(crate) netns_cookie: u64,
     pub(crate) names: Names,
 }
 
 impl Tables {
-    /// Takes the maps out of a loaded object. `netns_cookie` and `names` belong to the node's
-    /// network namespace.
-    pub(crate) fn take(
-        object: &mut Ebpf,
-        netns_cookie: u64,
-        names: Names,
-    ) -> Result<Self, OpenError> {
+    /// Takes the maps out of a loaded object. `names` belong to the node's network namespace, which
+    /// is the calling thread's.
+    pub(crate) fn take(object: &mut Ebpf, names: Names) -> Result<Self, OpenError> {
         Ok(Self {
-            flows: take(object, maps::FLOWS)?,
-            pods: take(object, maps::PODS)?,
-            interfaces: take(object, maps::INTERFACES)?,
-            endpoints: take(object, maps::ENDPOINTS)?,
-            hostports: take(object, maps::HOSTPORTS)?,
-            networks: take(object, maps::NETWORKS)?,
-            egress: take(object, maps::EGRESS)?,
-            uplinks: take(object, maps::UPLINKS)?,
-            locals: take(object, maps::LOCALS)?,
-            prefixes: take(object, maps::PREFIXES)?,
-            counters: take(object, maps::COUNTERS)?,
-            drops: take(object, maps::DROPS)?,
-            pod_drops: take(object, maps::POD_DROPS)?,
-            limits: take(object, maps::LIMITS)?,
-            shaped_subnets: take(object, maps::PEERS)?,
-            buckets: take(object, maps::BUCKETS)?,
-            shaped: take(object, maps::SHAPED)?,
-            settings: take(object, maps::SETTINGS)?,
-            swept: take(object, maps::SWEPT)?,
-            epochs: take(object, maps::EPOCHS)?,
+            planned: Planned::take(object)?,
+            flows: take(object, &maps::FLOWS)?,
+            drops: take(object, &maps::DROPS)?,
+            swept: take(object, &maps::SWEPT)?,
+            epochs: take(object, &maps::EPOCHS)?,
             epoch: None,
-            netns_cookie,
             names,
         })
     }
 
-    /// Begins an epoch of the tables: cached verdicts of earlier epochs are stale. Must be called
-    /// after each write to a map that verdicts depend on.
-    pub(crate) fn begin_epoch(&mut self) -> io::Result<()> {
-        let last = match self.epoch {
-            Some(last) => last,
-            None => (self.epochs.get(&maps::EPOCH_OF_TABLES, 0)).map_err(|e| io_error(&e))?,
+    /// Writes an entry, then begins an epoch, which makes cached verdicts stale.
+    pub(crate) fn put(&mut self, key: &EntryKey, entry: &Entry) -> io::Result<()> {
+        // The epoch begins after the write, and also if it failed: a part of the entry may have
+        // changed.
+        let wrote = self.planned.put(&self.names, key, entry);
+        self.begin_epoch().and(wrote)
+    }
+
+    /// Removes an entry, then begins an epoch. An entry that is not there is success.
+    pub(crate) fn remove(&mut self, key: &EntryKey) -> io::Result<()> {
+        // The epoch begins after the removal, and also if it failed.
+        let removed = self.planned.remove(&self.names, key);
+        self.begin_epoch().and(removed)
+    }
+
+    /// Reads all entries; `links` are the links that exist, by index.
+    pub(crate) fn all(&self, links: &BTreeMap<u32, IfName>) -> io::Result<Entries> {
+        self.planned.list(&|index| match links.get(&index) {
+            Some(name) => LinkRef::Name(name.clone()),
+            None => LinkRef::Gone(index),
+        })
+    }
+
+    /// Reads the entries under these keys.
+    pub(crate) fn some(&self, keys: &BTreeSet<EntryKey>) -> io::Result<Entries> {
+        let mut entries = Entries::new();
+        for key in keys {
+            let entry = self.planned.find(&self.names, key)?;
+            entries.extend(entry.map(|entry| (key.clone(), entry)));
+        }
+        Ok(entries)
+    }
+
+    /// Reads the hostports.
+    pub(crate) fn hostports(&self) -> io::Result<Entries> {
+        self.planned.hostports.list(&LinkRef::Gone)
+    }
+
+    /// Begins an epoch of the tables: cached verdicts of earlier epochs are stale.
+    fn begin_epoch(&mut self) -> io::Result<()> {
+        let read = || {
+            let last = self.epochs.get(&maps::EPOCH_OF_TABLES, ANY);
+            Ok(last.map_err(|error| io_error(&error))?.0)
         };
+        let last: u64 = self.epoch.map_or_else(read, io::Result::Ok)?;
         let next = last.wrapping_add(1);
-        written(self.epochs.set(maps::EPOCH_OF_TABLES, next, 0))?;
+        written(self.epochs.set(maps::EPOCH_OF_TABLES, Wire(next), ANY))?;
         self.epoch = Some(next);
         Ok(())
     }
-}
-
-fn take<T>(object: &mut Ebpf, name: &'static str) -> Result<T, OpenError>
-where
-    T: TryFrom<Map, Error = MapError>,
-{
-    let missing = OpenError::Missing { what: "map", name };
-    let map = object.take_map(name).ok_or(missing)?;
-    T::try_from(map).map_err(|error| OpenError::Load {
-        what: format!("map {name}"),
-        source: error.into(),
-    })
-}
-
-/// Returns the value, or `None` when there is no such key.
-pub(crate) fn present<V>(value: Result<V, MapError>) -> io::Result<Option<V>> {
-    match value {
-        Ok(value) => Ok(Some(value)),
-        Err(error) => match io_error(&error) {
-            error if crate::error::is(&error, Errno::ENOENT) => Ok(None),
-            error => Err(error),
-        },
-    }
-}
-
-/// Converts the result of a write.
-pub(crate) fn written(result: Result<(), MapError>) -> io::Result<()> {
-    result.map_err(|error| io_error(&error))
-}
-
-/// Converts the result of a removal. A missing key is success.
-pub(crate) fn removed(result: Result<(), MapError>) -> io::Result<()> {
-    present(result).map(|_| ())
-}
-
-/// Returns the trie's key of a prefix.
-pub(crate) fn prefix_key(key: abi::PrefixKey) -> Key<Wire<abi::Address>> {
-    Key::new(key.prefix_len, Wire(key.address))
 }

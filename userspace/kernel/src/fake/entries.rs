@@ -2,7 +2,7 @@
 //!
 //! Entries are stored with links by index and observed with links by name.
 
-use abi::maps;
+use abi::maps::{self, MapKind};
 use nix::errno::Errno;
 use std::collections::BTreeSet;
 use steps::{Entries, Entry, EntryKey, LinkRef};
@@ -12,7 +12,9 @@ use super::world::World;
 impl World {
     /// Writes an entry, as `bpf_map_update_elem` does.
     pub(super) fn put(&mut self, key: &EntryKey, entry: &Entry) -> Result<(), Errno> {
-        fits(key, entry)?;
+        if !key.fits(entry) {
+            return Err(Errno::EINVAL);
+        }
         let key = key_with(key, |link| self.to_index(link))?;
         let entry = entry_with(entry, |link| self.to_index(link))?;
         if !self.entries.contains_key(&key) {
@@ -76,22 +78,17 @@ impl World {
     }
 
     fn check_room(&self, key: &EntryKey) -> Result<(), Errno> {
-        let (capacity, full) = match key {
-            EntryKey::Pod(slot) | EntryKey::Limit(slot) => {
-                let inside = *slot != 0 && *slot < maps::PODS_CAPACITY;
-                return if inside { Ok(()) } else { Err(Errno::E2BIG) };
+        let map = key.map();
+        let full = match (map.kind, key) {
+            (MapKind::Array, EntryKey::Pod(slot) | EntryKey::Limit(slot)) => {
+                let is_inside = *slot != 0 && *slot < maps::PODS_CAPACITY;
+                return if is_inside { Ok(()) } else { Err(Errno::E2BIG) };
             }
-            EntryKey::Settings => return Ok(()),
-            EntryKey::Interface(_) => (maps::INTERFACES_CAPACITY, Errno::E2BIG),
-            EntryKey::Endpoint(_) => (maps::ENDPOINTS_CAPACITY, Errno::E2BIG),
-            EntryKey::Hostport { .. } => (maps::HOSTPORTS_CAPACITY, Errno::E2BIG),
-            EntryKey::Network(_) => (maps::NETWORKS_CAPACITY, Errno::E2BIG),
-            EntryKey::Egress(_) => (maps::EGRESS_CAPACITY, Errno::E2BIG),
-            EntryKey::Uplink(_) => (maps::UPLINKS_CAPACITY, Errno::E2BIG),
-            EntryKey::Local(_) => (maps::LOCALS_CAPACITY, Errno::E2BIG),
-            EntryKey::Prefix(_) => (maps::PREFIXES_CAPACITY, Errno::ENOSPC),
+            (MapKind::Array, _) => return Ok(()),
+            (MapKind::LpmTrie, _) => Errno::ENOSPC,
+            _ => Errno::E2BIG,
         };
-        if u32::try_from(self.entries.len()).is_ok_and(|all| all < capacity) {
+        if u32::try_from(self.entries.len()).is_ok_and(|all| all < map.capacity) {
             return Ok(());
         }
         let table = std::mem::discriminant(key);
@@ -100,7 +97,7 @@ impl World {
             .keys()
             .filter(|key| std::mem::discriminant(*key) == table)
             .count();
-        if u32::try_from(used).is_ok_and(|used| used < capacity) {
+        if u32::try_from(used).is_ok_and(|used| used < map.capacity) {
             Ok(())
         } else {
             Err(full)
@@ -108,66 +105,24 @@ impl World {
     }
 }
 
-/// Fails with `EINVAL` if the entry does not belong to the table of its key.
-fn fits(key: &EntryKey, entry: &Entry) -> Result<(), Errno> {
-    let fits = match key {
-        EntryKey::Pod(_) => matches!(entry, Entry::Pod { .. } | Entry::FreePod { .. }),
-        EntryKey::Limit(_) => matches!(entry, Entry::Limit { .. }),
-        EntryKey::Interface(_) => matches!(entry, Entry::Interface { .. }),
-        EntryKey::Endpoint(_) => matches!(entry, Entry::Endpoint { .. }),
-        EntryKey::Hostport { .. } => matches!(entry, Entry::Hostport { .. }),
-        EntryKey::Network(_) => matches!(entry, Entry::Network { .. }),
-        EntryKey::Egress(_) => matches!(entry, Entry::Egress { .. }),
-        EntryKey::Uplink(_) => {
-            matches!(entry, Entry::Uplink { sources, .. } if sources.len() <= abi::SOURCES)
-        }
-        EntryKey::Local(_) => matches!(entry, Entry::Local),
-        EntryKey::Prefix(_) => matches!(entry, Entry::Prefix { .. }),
-        EntryKey::Settings => matches!(entry, Entry::Settings(_)),
-    };
-    if fits { Ok(()) } else { Err(Errno::EINVAL) }
-}
-
 fn key_with(
     key: &EntryKey,
-    mut link: impl FnMut(&LinkRef) -> Result<LinkRef, Errno>,
+    resolve: impl Fn(&LinkRef) -> Result<LinkRef, Errno>,
 ) -> Result<EntryKey, Errno> {
-    Ok(match key {
-        EntryKey::Interface(named) => EntryKey::Interface(link(named)?),
-        EntryKey::Network(named) => EntryKey::Network(link(named)?),
-        EntryKey::Egress(named) => EntryKey::Egress(link(named)?),
-        EntryKey::Uplink(named) => EntryKey::Uplink(link(named)?),
-        EntryKey::Pod(_)
-        | EntryKey::Limit(_)
-        | EntryKey::Endpoint(_)
-        | EntryKey::Hostport { .. }
-        | EntryKey::Local(_)
-        | EntryKey::Prefix(_)
-        | EntryKey::Settings => key.clone(),
-    })
+    let mut key = key.clone();
+    if let Some(link) = key.link_mut() {
+        *link = resolve(link)?;
+    }
+    Ok(key)
 }
 
 fn entry_with(
     entry: &Entry,
-    mut resolve: impl FnMut(&LinkRef) -> Result<LinkRef, Errno>,
+    resolve: impl Fn(&LinkRef) -> Result<LinkRef, Errno>,
 ) -> Result<Entry, Errno> {
     let mut entry = entry.clone();
-    match &mut entry {
-        Entry::Pod { link, bridge, .. } => {
-            *link = resolve(link)?;
-            *bridge = resolve(bridge)?;
-        }
-        Entry::Endpoint { link, .. } => *link = resolve(link)?,
-        Entry::FreePod { .. }
-        | Entry::Limit { .. }
-        | Entry::Interface { .. }
-        | Entry::Hostport { .. }
-        | Entry::Network { .. }
-        | Entry::Egress { .. }
-        | Entry::Uplink { .. }
-        | Entry::Local
-        | Entry::Prefix { .. }
-        | Entry::Settings(_) => {}
+    for link in entry.links_mut() {
+        *link = resolve(link)?;
     }
     Ok(entry)
 }

@@ -369,7 +369,7 @@ fn a_full_table_returns_e2big() {
             .execute(&step)
             .map_err(|error| error.source.raw_os_error())
     };
-    for low in 0..abi::maps::LOCALS_CAPACITY {
+    for low in 0..abi::maps::LOCALS.capacity {
         let key = EntryKey::Local(std::net::Ipv4Addr::from_bits(low).into());
         put(key, Entry::Local).unwrap();
     }

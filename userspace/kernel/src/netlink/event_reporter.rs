@@ -13,7 +13,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use abi::{Events, maps};
-use aya::maps::{Array, HashMap, Map, MapData};
 use nix::errno::Errno;
 use nix::libc::{self, MSG_DONTWAIT};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -23,7 +22,7 @@ use rtnetlink::sys::Socket;
 use zerocopy::IntoBytes as _;
 
 use crate::ObserveError;
-use crate::bpf::tables::{Hash, Wire, present, written};
+use crate::bpf::map::{self, Hash, List, Wire, present, written};
 use crate::bpf::{pinned_maps, pins};
 use crate::error::{Attempt as _, io_error, is};
 use crate::firewall::forwarding;
@@ -72,8 +71,8 @@ pub struct EventReporter {
     legacy: (Option<Vec<u64>>, Instant),
     watch: RouteWatch,
     buffer: Vec<u8>,
-    uplinks: Hash<u32, Wire<abi::Uplink>>,
-    table: Array<MapData, Wire<Events>>,
+    uplinks: Hash<u32, abi::Uplink>,
+    table: List<Events>,
     events: Events,
 }
 
@@ -86,10 +85,7 @@ impl EventReporter {
     }
 
     fn open_all(pins: &Path) -> io::Result<Self> {
-        let map = |name| MapData::from_pin(pins.join(name)).map_err(|error| io_error(&error));
-        let table = Array::<_, Wire<Events>>::try_from(Map::Array(map(maps::EVENTS)?))
-            .map_err(|error| io_error(&error))?;
-        let uplinks = HashMap::try_from(Map::HashMap(map(maps::UPLINKS)?));
+        let table: List<Events> = map::open(pins, &maps::EVENTS)?;
         let last = table.get(&0, 0).map_err(|error| io_error(&error))?;
         Ok(Self {
             socket: socket::open_listener(&GROUPS.map(|group| group as u32))?,
@@ -97,7 +93,7 @@ impl EventReporter {
             legacy: (None, Instant::now()),
             watch: RouteWatch::default(),
             buffer: Vec::new(),
-            uplinks: uplinks.map_err(|error| io_error(&error))?,
+            uplinks: map::open(pins, &maps::UPLINKS)?,
             table,
             // What has changed while no agent was listening is not known.
             events: Events {
@@ -235,7 +231,7 @@ impl EventReporter {
     /// Applies the messages in the buffer; returns whether one of them outdates cached verdicts.
     fn apply(&mut self) -> bool {
         // Where the lookup fails, the link counts as an uplink.
-        let is_uplink = |index| !matches!(present(self.uplinks.get(&index, 0)), Ok(None));
+        let is_uplink = |index| !matches!(present(self.uplinks.get(&Wire(index), 0)), Ok(None));
         let mut outdated = false;
         for (kind, body) in messages(&self.buffer) {
             outdated |= self.watch.apply(kind, body, is_uplink);

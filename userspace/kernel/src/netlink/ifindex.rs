@@ -47,14 +47,6 @@ impl Names {
         }
     }
 
-    /// As [`Names::find`]; for a link that is gone, returns its last index.
-    pub(crate) fn find_of(&self, link: &LinkRef) -> io::Result<Option<u32>> {
-        match link {
-            LinkRef::Gone(index) => Ok(Some(*index)),
-            LinkRef::Name(name) => self.find(name),
-        }
-    }
-
     /// Returns the link with this index, by name if it exists.
     pub(crate) fn named(&self, index: u32) -> LinkRef {
         let name = index_to_name(&self.socket, index).ok();

@@ -246,7 +246,7 @@ fn restore_port(netlink: &mut Netlink, before: &Link) {
     let message = indexed(before.index).controller(before.controller.unwrap_or(0));
     let message = if before.up { message } else { message.down() };
     if let Err(error) = netlink.change(Message::SetLink(message.build()), 0) {
-        tracing::error!(link = before.index, %error, "cannot undo a failed change of a bridge port");
+        tracing::error!(link = before.index, %error, "cannot restore a bridge port after a failed change");
     }
 }
 

@@ -312,7 +312,7 @@ impl PodSetUp<'_> {
         };
         undo.reverse();
         if let Err(error) = self.netlink.request_all(undo) {
-            tracing::error!(%ifname, netns = %netns.path, %error, "cannot undo a failed pod set-up: some addresses or routes remain");
+            tracing::error!(%ifname, netns = %netns.path, %error, "cannot clear a pod interface after a failed set-up: some addresses or routes remain");
         }
         Err(failure)
     }

@@ -305,7 +305,7 @@ fn draw_user_id() -> io::Result<u32> {
 /// Raises the limit of open files to one for each hostport and some thousand others; to the hard
 /// limit where the node does not allow more. Raising the hard limit needs `CAP_SYS_RESOURCE`.
 pub fn raise_file_limit() -> io::Result<()> {
-    let wanted = u64::from(abi::maps::HOSTPORTS_CAPACITY) + OTHER_FILES;
+    let wanted = u64::from(abi::maps::HOSTPORTS.capacity) + OTHER_FILES;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft >= wanted {
         return Ok(());

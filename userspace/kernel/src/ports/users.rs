@@ -160,7 +160,7 @@ fn candidate(line: &str, reservation: PortReservation) -> Option<Candidate> {
 
 /// Parses an address of `/proc/net`: words of 32 bits in host byte order, and the port as plain
 /// hexadecimal number.
-fn address(text: &str) -> Option<SocketAddr> {
+pub(crate) fn address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     let mut bytes = Vec::new();

@@ -23,7 +23,7 @@ pub(super) fn build() -> Result<Topology> {
     debug_assert_ne!(NODE[0], at);
     Ok(Topology {
         system: system::BARE,
-        paths: [path.clone(), path.clone(), path],
+        paths: vec![path; 4],
         _parts: Box::new(sandbox),
     })
 }

@@ -63,7 +63,7 @@ pub(super) fn build(company: Company) -> Result<Topology> {
     serve_clients(&sandbox.world, &sandbox.node, WORLD[0])?;
     let [a, b] = [node.plug("pod-a", 2)?, node.plug("pod-b", 3)?];
     let (at, world) = (node.address(3), WORLD[0]);
-    let paths = [
+    let paths = vec![
         Path {
             from: a.clone(),
             to: b.clone(),

@@ -210,7 +210,7 @@ pub(super) fn build(tables: Tables, company: Company, others: u16) -> Result<Top
         .context("a pod has an address")?;
     let world = &sandbox.world;
     serve_clients(world, &sandbox.node, WORLD[0])?;
-    let paths = [
+    let mut paths = vec![
         Path {
             from: a.machine.clone(),
             to: b.machine.clone(),
@@ -219,7 +219,7 @@ pub(super) fn build(tables: Tables, company: Company, others: u16) -> Result<Top
         },
         Path {
             from: world.clone(),
-            to: b.machine,
+            to: b.machine.clone(),
             target: NODE[0],
             at,
         },
@@ -230,6 +230,16 @@ pub(super) fn build(tables: Tables, company: Company, others: u16) -> Result<Top
             at: WORLD[0],
         },
     ];
+    paths.extend(
+        company
+            .serve(&sandbox.node, tables, at)?
+            .map(|target| Path {
+                from: a.machine.clone(),
+                to: b.machine,
+                target,
+                at,
+            }),
+    );
     Ok(Topology {
         system: tables.system(),
         paths,

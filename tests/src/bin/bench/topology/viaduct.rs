@@ -74,7 +74,7 @@ pub(super) fn build(company: Company, others: u16) -> Result<Topology> {
     let at = *b.addresses.first().context("a pod has an address")?;
     let (node, world) = (&viaduct.sandbox.node, &viaduct.sandbox.world);
     serve_clients(world, node, WORLD[0])?;
-    let paths = [
+    let mut paths = vec![
         Path {
             from: a.machine.clone(),
             to: b.machine.clone(),
@@ -88,12 +88,18 @@ pub(super) fn build(company: Company, others: u16) -> Result<Topology> {
             at,
         },
         Path {
-            from: a.machine,
+            from: a.machine.clone(),
             to: world.clone(),
             target: WORLD[0],
             at: WORLD[0],
         },
     ];
+    paths.extend(company.serve(node, Tables::Nft, at)?.map(|target| Path {
+        from: a.machine,
+        to: b.machine.clone(),
+        target,
+        at,
+    }));
     Ok(Topology {
         system: system::VIADUCT,
         paths,

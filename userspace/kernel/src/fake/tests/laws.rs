@@ -57,21 +57,17 @@ fn options() -> impl Strategy<Value = BridgeOptions> {
     let vlan = prop::option::of(prop::sample::select(vec![5, 7]));
     let flags = any::<[bool; 2]>();
     (vlan, flags, 0..4_u8).prop_map(|(vlan, [gateway, isolated], force)| BridgeOptions {
-        limits: model::LimitPolicy::default(),
         gateway,
         force_address: force == 0,
-        detects_duplicates: false,
         port: PortOptions {
             isolated,
             vlans: PortVlans {
                 access: vlan.and_then(VlanId::new),
                 ..PortVlans::default()
             },
-            trusted: false,
-            left_down: false,
-            ingress: model::IngressPolicy::Open,
-            access: model::NetworkAccess::Direct,
+            ..PortOptions::default()
         },
+        ..BridgeOptions::default()
     })
 }
 

@@ -10,13 +10,11 @@ use abi::{LimitFlags, PrefixKey, ShapedSubnetKey};
 use aya::maps::lpm_trie::Key;
 use model::{Cidr, Prefixes, ShapedSubnets};
 
-use crate::bpf::limits::{DIRECTIONS, row};
-use crate::bpf::tables::{Tables, Wire, removed, written};
+use crate::bpf::map::{ANY, Trie, Wire, removed, written};
 use crate::bpf::{batch, encoding};
-use crate::error::io_error;
 
-/// `BPF_ANY`: add the entry or overwrite it.
-const ANY: u64 = 0;
+/// The trie: generations of pods.
+pub(crate) type SubnetTrie = Trie<ShapedSubnetKey, u32>;
 
 /// Prefixes by slot and generation.
 pub(crate) type PrefixesBySlot = BTreeMap<(u32, u32), BTreeSet<Cidr>>;
@@ -30,57 +28,47 @@ pub(crate) fn flags(subnets: &ShapedSubnets) -> u32 {
     }
 }
 
-/// Returns the flags of the limits of a slot, of both directions.
-pub(crate) fn flags_of(tables: &Tables, slot: u32) -> io::Result<u32> {
-    let mut flags = 0;
-    for direction in DIRECTIONS {
-        let limit = tables.limits.get(&row(slot, direction), ANY);
-        flags |= limit.map_err(|error| io_error(&error))?.0.flags;
-    }
-    Ok(flags)
-}
-
 /// Adds the prefixes of a slot.
 pub(crate) fn add(
-    tables: &mut Tables,
+    trie: &mut SubnetTrie,
     slot: u32,
     subnets: &ShapedSubnets,
     generation: u32,
 ) -> io::Result<()> {
-    subnets.prefixes().iter().try_for_each(|prefix| {
-        written(
-            tables
-                .shaped_subnets
-                .insert(&key(slot, prefix), generation, ANY),
-        )
-    })
+    subnets
+        .prefixes()
+        .iter()
+        .try_for_each(|prefix| written(trie.insert(&key(slot, prefix), Wire(generation), ANY)))
 }
 
 /// Removes the prefixes of a slot that are not in `subnets`.
 pub(crate) fn remove_others(
-    tables: &mut Tables,
+    trie: &mut SubnetTrie,
     slot: u32,
     subnets: &ShapedSubnets,
 ) -> io::Result<()> {
     let wanted: BTreeSet<Cidr> = subnets.prefixes().iter().collect();
-    for (found, _) in batch::list(&tables.shaped_subnets)? {
+    for (found, _) in batch::list(trie)? {
         let other = prefix(&found).filter(|(of, prefix)| *of == slot && !wanted.contains(prefix));
         if other.is_some() {
-            removed(tables.shaped_subnets.remove(&found))?;
+            removed(trie.remove(&found))?;
         }
     }
     Ok(())
 }
 
 /// Returns the prefixes of all slots, or none if `flags` says that no limit uses any.
-pub(crate) fn list_if_used(tables: &Tables, flags: u32) -> io::Result<PrefixesBySlot> {
+pub(crate) fn list_if_used(trie: &SubnetTrie, flags: u32) -> io::Result<PrefixesBySlot> {
     let mut listed = PrefixesBySlot::new();
     if flags == 0 {
         return Ok(listed);
     }
-    for (found, generation) in batch::list(&tables.shaped_subnets)? {
+    for (found, generation) in batch::list(trie)? {
         if let Some((slot, prefix)) = prefix(&found) {
-            listed.entry((slot, generation)).or_default().insert(prefix);
+            listed
+                .entry((slot, generation.0))
+                .or_default()
+                .insert(prefix);
         }
     }
     Ok(listed)

@@ -1,0 +1,197 @@
+//! Explanations against the loaded BPF object: random frames through `BPF_PROG_TEST_RUN`, and the
+//! same frames explained from a copy of the object's own maps and of the kernel's own routes.
+//!
+//! Needs root. `VIADUCT_SEED` repeats a run. Fragments are left out: an explanation is about whole
+//! packets, and its copy has no fragment tables.
+
+#[path = "packets/bench.rs"]
+#[allow(dead_code, reason = "another test uses the rest")]
+mod bench;
+#[path = "packets/object.rs"]
+#[allow(dead_code, reason = "another test uses the rest")]
+mod object;
+#[path = "packets/random_frames.rs"]
+mod random_frames;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use bench::{Bench, on_bench};
+use explain::{LinkFacts, Lookups, Node, Snapshot};
+use kernel::{DatapathReader, NodeLookups};
+use random_frames::{Dice, keep_flows, opposite, reflected, seed, send};
+use steps::{FoundRoute, FoundSocket, RouteDecision, RoutedPacket};
+use verdict::Verdict;
+use verdict::simulator::{Place, example};
+
+const FRAMES: u32 = 4_000;
+/// Longest run; a busy machine compares fewer frames in this time.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Frames that must have been compared.
+const LEAST: u32 = 200;
+/// Directory of the test's own bpffs in which the object's maps are pinned as an agent's.
+const BPFFS: &str = "/sys/fs/bpf/explained";
+
+#[derive(Debug)]
+struct Kernel(Mutex<Opened>);
+
+struct Opened(NodeLookups);
+
+impl std::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opened")
+    }
+}
+
+impl Lookups for Kernel {
+    fn route(&self, packet: &RoutedPacket) -> FoundRoute {
+        let mut kernel = self.0.lock().expect("no lookup panics");
+        kernel.0.route(packet).unwrap_or_else(|error| FoundRoute {
+            decision: RouteDecision::Unreachable,
+            route: error.to_string(),
+        })
+    }
+
+    fn socket(&self, protocol: u8, source: SocketAddr, destination: SocketAddr) -> FoundSocket {
+        let kernel = self.0.lock().expect("no lookup panics");
+        kernel.0.socket(protocol, source, destination)
+    }
+}
+
+/// Pins the object's maps where [`DatapathReader`] looks for those of an agent.
+fn pin(bench: &mut Bench) -> Result<DatapathReader> {
+    let directory = format!("{BPFFS}/v{}/maps", abi::ABI_VERSION);
+    std::fs::create_dir_all(&directory)?;
+    // Sections of constants have a dot in their names, and no pin.
+    let maps = bench.object.loaded.maps();
+    for (name, map) in maps.filter(|(name, _)| !name.contains('.')) {
+        map.pin(Path::new(&directory).join(name))
+            .context(name.to_owned())?;
+    }
+    Ok(DatapathReader::new(Path::new(BPFFS)))
+}
+
+/// Copies the node as it is now.
+fn node(reader: &DatapathReader, mac: abi::Mac) -> Result<Node> {
+    let tables = reader.read()?;
+    ensure!(tables.is_consistent, "no agent writes the tables");
+    let mut kernel = NodeLookups::open()?;
+    let links: BTreeMap<u32, LinkFacts> = kernel
+        .links()?
+        .into_iter()
+        .map(|(name, link)| {
+            let facts = LinkFacts {
+                name: name.to_string(),
+                mac,
+                mtu: link.mtu,
+                is_up: link.up,
+                is_isolated: false,
+            };
+            (link.index, facts)
+        })
+        .collect();
+    Ok(Node::new(Snapshot {
+        tables,
+        links,
+        pods: BTreeMap::new(),
+        subnets: BTreeMap::new(),
+        filters: Some(kernel.filters()?),
+        lookups: Arc::new(Kernel(Mutex::new(Opened(kernel)))),
+    }))
+}
+
+/// Returns whether a packet, or one that it may quote, is a fragment or has a fragment header.
+fn has_fragment(packet: &[u8]) -> bool {
+    let is_v4_fragment = |at: usize| {
+        let header = packet.get(at..at + 8);
+        header.is_some_and(|it| it[0] >> 4 == 4 && (it[6] & 0x3f != 0 || it[7] != 0))
+    };
+    // Any byte that may be the number of the fragment header: some whole packets are left out, too.
+    let is_v6 = |at: usize| packet.get(at).is_some_and(|first| first >> 4 == 6);
+    let may_have_header = packet.contains(&44);
+    is_v4_fragment(0)
+        || (0..packet.len()).any(|at| at >= 28 && is_v4_fragment(at))
+        || may_have_header && (0..packet.len()).any(is_v6)
+}
+
+#[test]
+fn an_explanation_has_the_verdict_of_the_loaded_program_over_the_same_maps() -> Result<()> {
+    let seed = seed();
+    on_bench(|bench| {
+        keep_flows(bench)?;
+        let reader = pin(bench)?;
+        let mac = bench.simulator.world.mac;
+        let mut dice = Dice(seed);
+        let mut answer = None;
+        let (mut compared, mut dropped, mut changed) = (0, 0, 0);
+        let started = Instant::now();
+        for _ in 0..FRAMES {
+            if started.elapsed() > LONGEST && compared >= LEAST {
+                break;
+            }
+            let (place, bytes) = answer.take().unwrap_or_else(|| send(&mut dice));
+            if has_fragment(&bytes[14..]) {
+                continue;
+            }
+            let trace = node(&reader, mac)?.run(place, example::INTERFACE, bytes.clone());
+            let (verdict, after) = bench.run(place, &bytes)?;
+            let which = || {
+                format!(
+                    "VIADUCT_SEED={seed}, {place:?}: {bytes:02x?}: {:#?}",
+                    trace.steps
+                )
+            };
+            ensure!(trace.run.verdict == verdict, "{verdict:?}, {}", which());
+            ensure!(trace.frame == after, "{after:02x?}, {}", which());
+            if let Verdict::Drop(reason) = verdict {
+                dropped += 1;
+                let last = trace.steps.last().with_context(which)?;
+                ensure!(
+                    last.ends && last.text.contains(reason.name()),
+                    "{}",
+                    which()
+                );
+            }
+            compared += 1;
+            if after != bytes {
+                changed += 1;
+                if dice.below(2) == 0 {
+                    answer = Some((opposite(place), reflected(&after)));
+                }
+            }
+        }
+        println!("seed {seed}: {compared} frames, {dropped} dropped, {changed} translated");
+        ensure!(compared >= LEAST && dropped > compared / 50 && changed > compared / 50);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_copy_of_the_tables_has_what_was_written() -> Result<()> {
+    on_bench(|bench| {
+        let reader = pin(bench)?;
+        let body = verdict::simulator::frame::Body::Udp(40_000, 53, vec![0; 40]);
+        let frame =
+            verdict::simulator::frame::Frame::new(example::pod()[0], example::remote()[0], body);
+        bench.run(Place::UplinkOut, &frame.bytes())?;
+        let tables = reader.read()?;
+        let world = &bench.simulator.world;
+        ensure!(tables.settings == world.settings);
+        ensure!(tables.pods.len() == 2 && tables.pods[&example::POD] == world.pods[1]);
+        ensure!(tables.endpoints == world.endpoints && tables.interfaces == world.interfaces);
+        ensure!(tables.hostports == world.hostports && tables.networks == world.networks);
+        ensure!(tables.uplinks == world.uplinks && tables.locals == world.locals);
+        ensure!(tables.prefixes == world.prefixes, "{:?}", tables.prefixes);
+        ensure!(tables.flows.len() == 2, "both directions of one flow");
+        ensure!(
+            tables.live == [(example::POD, 1)].into(),
+            "{:?}",
+            tables.live
+        );
+        Ok(())
+    })
+}

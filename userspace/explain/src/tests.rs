@@ -1,0 +1,204 @@
+//! Whole explanations of packets on the test's node.
+
+use abi::{Address, DropReason, EndpointFlags, SettingsFlags};
+use verdict::simulator::Place;
+use verdict::simulator::example::{
+    HOSTPORT, OTHER_POD, POD, POD_PORT, gateway, no_pod, node, other_pod, pod, remote,
+};
+
+use crate::testing::{FAR_POD, explain, far_pod, shown, snapshot, tcp, world};
+use crate::{Outcome, Sender, sender_of};
+
+#[test]
+fn a_pod_reaches_another_one_by_the_bridge_and_gets_the_answer() {
+    let tuple = tcp(pod()[0], other_pod()[0], [40_000, 5432]);
+    let explanation = explain(&world(), Sender::Pod(POD), tuple);
+    assert!(explanation.passes());
+    insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn a_pod_reaches_the_world_with_the_address_of_the_uplink() {
+    let tuple = tcp(pod()[0], remote()[0], [40_000, 443]);
+    let explanation = explain(&world(), Sender::Pod(POD), tuple);
+    assert!(explanation.passes());
+    insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn a_pod_reaches_the_world_past_the_stack_where_that_is_allowed() {
+    let mut world = world();
+    world.settings.flags |= SettingsFlags::BYPASS;
+    for pod in &mut world.pods {
+        pod.flags |= EndpointFlags::BYPASS;
+    }
+    if let Some(uplink) = world.uplinks.get_mut(&crate::testing::UPLINK) {
+        uplink.flags |= abi::UplinkFlags::OPEN;
+    }
+    let tuple = tcp(pod()[1], remote()[1], [40_000, 443]);
+    let explanation = explain(&world, Sender::Pod(POD), tuple);
+    assert!(explanation.passes());
+    insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn the_world_reaches_a_published_port() {
+    let tuple = tcp(remote()[0], node()[0], [50_001, HOSTPORT]);
+    let explanation = explain(&world(), Sender::World, tuple);
+    assert!(explanation.passes());
+    assert_eq!(explanation.request.outcome, Outcome::Pod { slot: POD });
+    insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn a_pod_reaches_a_published_port_of_the_node() {
+    let tuple = tcp(other_pod()[0], node()[0], [40_000, HOSTPORT]);
+    let explanation = explain(&world(), Sender::Pod(OTHER_POD), tuple);
+    assert!(explanation.passes());
+    assert_eq!(
+        explanation.request.arrived.destination_port.number(),
+        POD_PORT
+    );
+    insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn the_node_reaches_a_published_port_by_its_own_address() {
+    let mut world = world();
+    world.settings.netns_cookie = 7;
+    let tuple = tcp(node()[0], node()[0], [40_000, HOSTPORT]);
+    let explanation = explain(&world, Sender::Node, tuple);
+    assert!(explanation.passes());
+    insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn the_node_reaches_a_published_port_by_its_loopback_address() {
+    let mut world = world();
+    world.settings.netns_cookie = 7;
+    for (own, gateway) in [
+        (Address::v4([127, 0, 0, 1]), gateway()[0]),
+        (loopback_v6(), gateway()[1]),
+    ] {
+        let tuple = tcp(own, own, [40_000, HOSTPORT]);
+        let sender = sender_of(&snapshot(&world).tables, &own);
+        assert_eq!(sender, Sender::Node);
+        let explanation = explain(&world, sender, tuple);
+        assert!(explanation.passes(), "{}", shown(&explanation));
+        assert_eq!(explanation.request.outcome, Outcome::Pod { slot: POD });
+        assert_eq!(explanation.request.arrived.source, gateway);
+    }
+}
+
+fn loopback_v6() -> Address {
+    Address::v6(std::net::Ipv6Addr::LOCALHOST.octets())
+}
+
+#[test]
+fn a_pod_reaches_a_pod_of_another_network_by_the_stack() {
+    let tuple = tcp(pod()[0], far_pod(), [40_000, 80]);
+    let explanation = explain(&world(), Sender::Pod(POD), tuple);
+    assert_eq!(explanation.request.outcome, Outcome::Pod { slot: FAR_POD });
+    assert!(explanation.passes(), "{}", shown(&explanation));
+}
+
+#[test]
+fn a_forged_source_address_ends_at_the_senders_veth() {
+    let tuple = tcp(other_pod()[0], remote()[0], [40_000, 443]);
+    let explanation = explain(&world(), Sender::Pod(POD), tuple);
+    assert_eq!(
+        explanation.request.outcome,
+        Outcome::Dropped {
+            place: Place::FromPod,
+            reason: DropReason::SpoofedAddress
+        }
+    );
+    assert_eq!(explanation.answer, None);
+    insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn an_ingress_policy_ends_the_way_of_a_packet_between_pods() {
+    let mut world = world();
+    for slot in [POD, OTHER_POD] {
+        world.pods[slot as usize].flags |=
+            EndpointFlags::SAME_BRIDGE | EndpointFlags::INGRESS_ISOLATED;
+    }
+    let tuple = tcp(pod()[0], other_pod()[0], [40_000, 5432]);
+    let explanation = explain(&world, Sender::Pod(POD), tuple);
+    assert_eq!(
+        explanation.request.outcome,
+        Outcome::Dropped {
+            place: Place::FromPod,
+            reason: DropReason::IngressPolicy
+        }
+    );
+}
+
+#[test]
+fn an_address_that_no_pod_has_gets_no_answer_to_address_resolution() {
+    let tuple = tcp(pod()[0], no_pod()[0], [40_000, 80]);
+    let explanation = explain(&world(), Sender::Pod(POD), tuple);
+    assert!(
+        matches!(explanation.request.outcome, Outcome::Discarded { .. }),
+        "{}",
+        shown(&explanation)
+    );
+    assert!(explanation.request.hooks.is_empty());
+    insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn isolated_ports_resolve_no_addresses_of_each_other() {
+    let mut world = world();
+    for slot in [POD, OTHER_POD] {
+        world.pods[slot as usize].flags |= EndpointFlags::ISOLATED;
+    }
+    let tuple = tcp(pod()[0], other_pod()[0], [40_000, 5432]);
+    let explanation = explain(&world, Sender::Pod(POD), tuple);
+    let text = shown(&explanation);
+    assert!(text.contains("isolated ports"), "{text}");
+    assert!(!explanation.passes());
+}
+
+#[test]
+fn a_martian_destination_ends_at_the_senders_veth() {
+    let tuple = tcp(pod()[0], Address::v4([127, 0, 0, 1]), [40_000, 80]);
+    let explanation = explain(&world(), Sender::Pod(POD), tuple);
+    assert_eq!(
+        explanation.request.outcome,
+        Outcome::Dropped {
+            place: Place::FromPod,
+            reason: DropReason::Martian
+        }
+    );
+}
+
+#[test]
+fn a_used_up_quota_ends_at_the_uplink() {
+    let mut world = world();
+    world.settings.flow_quota = 1;
+    world.live.insert(POD, 5);
+    let tuple = tcp(pod()[0], remote()[0], [40_000, 443]);
+    let explanation = explain(&world, Sender::Pod(POD), tuple);
+    assert_eq!(
+        explanation.request.outcome,
+        Outcome::Dropped {
+            place: Place::UplinkOut,
+            reason: DropReason::FlowQuota
+        }
+    );
+    insta::assert_snapshot!(shown(&explanation));
+}
+
+#[test]
+fn a_pod_without_a_record_is_said_to_be_gone() {
+    let tuple = tcp(pod()[0], remote()[0], [40_000, 443]);
+    let explanation = explain(&world(), Sender::Pod(9), tuple);
+    assert!(!explanation.passes());
+    let text = shown(&explanation);
+    assert!(
+        text.contains("the pod in slot 9 has no interface"),
+        "{text}"
+    );
+}

@@ -1,0 +1,55 @@
+//! Copy of the datapath's tables, as its programs see them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abi::{
+    Address, Bucket, Egress, Endpoint, Events, Flow, Hostport, HostportKey, Interface, Limit,
+    Network, Offloaded, Pod, PrefixKey, Settings, ShapedSubnetKey, Tuple, Uplink,
+};
+
+/// The tables that verdicts depend on, read at about one time. Fragments, caches and counters are
+/// left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatapathTables {
+    /// Time of the copy, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub now: u64,
+    /// Whether the agent changed no table while they were copied.
+    pub is_consistent: bool,
+    /// The settings.
+    pub settings: Settings,
+    /// The pods by slot; free slots are left out.
+    pub pods: BTreeMap<u32, Pod>,
+    /// The pods' interfaces by interface index.
+    pub interfaces: BTreeMap<u32, Interface>,
+    /// The endpoints by address.
+    pub endpoints: BTreeMap<Address, Endpoint>,
+    /// The hostports.
+    pub hostports: BTreeMap<HostportKey, Hostport>,
+    /// The networks by interface index of their bridges.
+    pub networks: BTreeMap<u32, Network>,
+    /// The fixed egress addresses by interface index of the bridges.
+    pub egress: BTreeMap<u32, Egress>,
+    /// The uplinks by interface index.
+    pub uplinks: BTreeMap<u32, Uplink>,
+    /// The node's own addresses.
+    pub locals: BTreeSet<Address>,
+    /// The prefixes with their [`abi::PrefixClass`] bits.
+    pub prefixes: BTreeMap<PrefixKey, u32>,
+    /// The flow table, with pending counters.
+    pub flows: BTreeMap<Tuple, Flow>,
+    /// Capacity of the flow table in entries.
+    pub flow_entries: u32,
+    /// Number of flows of each account that has any.
+    pub live: BTreeMap<u32, i64>,
+    /// The limits by `slot * 2 + direction`; slots without one are left out.
+    pub limits: BTreeMap<u32, Limit>,
+    /// The token buckets of these limits.
+    pub buckets: BTreeMap<u32, Bucket>,
+    /// The shaped subnets with their lengths in bits ([`ShapedSubnetKey::POD_BITS`] included), and
+    /// the generation of their pods.
+    pub shaped_subnets: BTreeMap<(ShapedSubnetKey, u32), u32>,
+    /// The offload table.
+    pub offloaded: BTreeMap<Tuple, Offloaded>,
+    /// Events that the agent has reported to the programs.
+    pub events: Events,
+}

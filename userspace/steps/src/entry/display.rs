@@ -1,0 +1,141 @@
+//! Parts of the text of entries.
+
+use std::fmt;
+
+use model::{IngressPolicy, NetworkAccess, ShapedSubnets};
+
+use super::Entry;
+
+pub(super) fn write_prefix(
+    f: &mut fmt::Formatter<'_>,
+    [no_masquerade, pods, shared, complete]: [bool; 4],
+) -> fmt::Result {
+    f.write_str(match (no_masquerade, pods) {
+        (true, true) => "pods, not masqueraded",
+        (true, false) => "not masqueraded",
+        (false, true) => "pods",
+        (false, false) => "default",
+    })?;
+    f.write_str(if shared { ", shared" } else { "" })?;
+    f.write_str(if complete { ", complete" } else { "" })
+}
+
+pub(super) fn write_settings(f: &mut fmt::Formatter<'_>, settings: &abi::Settings) -> fmt::Result {
+    write!(
+        f,
+        "masquerade ports {}-{}, at most {} flows per pod, TCP idle timeout {} s",
+        settings.port_low,
+        settings.port_high,
+        settings.flow_quota,
+        settings.timeouts.tcp_established
+    )?;
+    let exit_check = settings.flags & abi::SettingsFlags::EXIT_CHECK != 0;
+    f.write_str(if exit_check {
+        ", pods leave by uplinks only"
+    } else {
+        ""
+    })
+}
+
+impl Entry {
+    pub(super) fn write_network(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Network {
+            v4,
+            v6,
+            mac,
+            duplicates,
+        } = self
+        else {
+            return Ok(());
+        };
+        write!(f, "{mac}, gateways")?;
+        let mut gateways = [v4, v6].into_iter().flatten();
+        gateways.try_for_each(|gateway| write!(f, " {gateway}"))?;
+        f.write_str(duplicates.map_or("", |_| ", promiscuous"))
+    }
+
+    pub(super) fn write_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Limit {
+            ingress,
+            egress,
+            shaped_subnets,
+            generation,
+        } = self
+        else {
+            return Ok(());
+        };
+        for (name, shape) in [("ingress", ingress), ("egress", egress)] {
+            match shape {
+                Some(shape) => write!(f, "{name} {shape}, ")?,
+                None => write!(f, "{name} unlimited, ")?,
+            }
+        }
+        let named = match **shaped_subnets {
+            ShapedSubnets::All => "",
+            ShapedSubnets::Only(_) => "only for ",
+            ShapedSubnets::Except(_) => "except for ",
+        };
+        f.write_str(named)?;
+        (shaped_subnets.prefixes().iter()).try_for_each(|prefix| write!(f, "{prefix}, "))?;
+        write!(f, "generation {generation}")
+    }
+
+    pub(super) fn write_pod(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Pod {
+            v4,
+            v6,
+            mac,
+            link,
+            bridge,
+            generation,
+            masquerade,
+            trusted,
+            bypass,
+            isolated,
+            ingress,
+            access,
+        } = self
+        else {
+            return Ok(());
+        };
+        for address in [v4, v6].into_iter().flatten() {
+            write!(f, "{address}, ")?;
+        }
+        let mode = masquerading(*masquerade);
+        write!(
+            f,
+            "{mac} behind {link} on {bridge}, generation {generation}, {mode}"
+        )?;
+        f.write_str(if *trusted { ", source not checked" } else { "" })?;
+        f.write_str(if *bypass { "" } else { ", no bypass" })?;
+        f.write_str(if *isolated { ", isolated" } else { "" })?;
+        match ingress {
+            IngressPolicy::Open => {}
+            IngressPolicy::SameBridge | IngressPolicy::Isolated => {
+                write!(f, ", ingress policy {ingress}")?;
+            }
+        }
+        f.write_str(match access {
+            NetworkAccess::Direct => "",
+            NetworkAccess::Published => ", no direct access",
+            NetworkAccess::Internal => ", internal",
+        })
+    }
+}
+
+pub(super) fn write_from<T: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    addresses: impl IntoIterator<Item = T>,
+) -> fmt::Result {
+    f.write_str("from")?;
+    let mut addresses = addresses.into_iter();
+    addresses.try_for_each(|address| write!(f, " {address}"))
+}
+
+pub(super) fn limits(on: bool) -> &'static str {
+    if on { ", limited" } else { "" }
+}
+
+pub(super) fn masquerading(on: bool) -> &'static str {
+    if on { "masqueraded" } else { "not masqueraded" }
+}
