@@ -208,11 +208,19 @@ fn a_bad_configuration_fails_the_start_with_its_reason_and_a_mended_one_starts()
         Ok((restarts > 6).then_some(()))
     })?;
     assert_eq!(systemd.property(UNIT, "ActiveState")?, "activating");
+    // Between two starts.
+    until("doctor names the unit that has failed", || {
+        let report = fails(&systemd, "viaductctl doctor")?;
+        Ok(report.contains("does not run: it has failed").then_some(()))
+    })?;
     systemd.write(CONFIG, &good)?;
     until("the unit is active with the mended configuration", || {
         let state = systemd.property(UNIT, "ActiveState")?;
         Ok((state == "active").then_some(()))
     })?;
+    let report = systemd.output(&["viaductctl", "doctor"])?;
+    let report = String::from_utf8_lossy(&report.stdout);
+    ensure!(report.contains("is enabled and runs"), "{report}");
     answers(&systemd)
 }
 

@@ -4,9 +4,11 @@
 //! Decisions that the agent takes too are those of `planner`; a fault that the agent has reported
 //! already is not repeated.
 
+mod configuration;
 mod files;
 mod installation;
 mod kernel;
+mod network;
 mod node;
 mod report;
 mod unit;
@@ -38,6 +40,13 @@ pub(crate) struct Doctor {
         default_value = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
     )]
     path: String,
+    /// Configuration file of the agent, read without an agent
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/viaduct/viaductd.toml"
+    )]
+    config: String,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -70,9 +79,16 @@ impl Doctor {
             program: built(),
         };
         let path: Vec<PathBuf> = std::env::split_paths(&self.path).collect();
+        let serves = status.is_some();
+        let (configured, file) = configuration::read(root, &self.config);
+        let mut network = network::section(&configured, serves);
+        if !serves {
+            network.checks.insert(0, file);
+        }
         Report::of(vec![
             agent,
-            node::section(root, status.is_some(), times),
+            node::section(root, serves, times),
+            network,
             installation::section(&self.configurations, &path, status),
             kernel::section(root, features.unwrap_or_default()),
         ])

@@ -5,8 +5,8 @@
 //! exceptions:
 //!
 //! * `viaductctl cni` takes the place of a container runtime and executes plugins itself.
-//! * `viaductctl doctor` also reads files of the node and of the installation, and works without an
-//!   agent.
+//! * `viaductctl doctor` also reads the kernel, files of the node and the installation, and works
+//!   without an agent (decision 145).
 
 #![forbid(unsafe_code)]
 
@@ -79,8 +79,8 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Diagnose the node, with what to do: agent, node, CNI installation and kernel; also without
-    /// an agent and before its installation; exit with status 1 if a check fails
+    /// Diagnose the node, with what to do: agent, node, network, CNI installation and kernel; also
+    /// without an agent and before its installation; exit with status 1 if a check fails
     Doctor(doctor::Doctor),
     /// List attachments: pod, interface, network, addresses, published ports, packets, dropped
     /// packets, state

@@ -18,6 +18,7 @@ use crate::error::{Attempt as _, Failed};
 use crate::firewall::forwarding;
 use crate::foreign::{netfilter, tc_programs};
 use crate::host::Host;
+use crate::netlink::socket::Netlink;
 use crate::netlink::{addresses, bridge_vlans, clsact, links, route_lookup, routes};
 use crate::pod::netns::OpenNetns;
 use crate::pod::{interface, tuning};
@@ -204,19 +205,7 @@ fn all_links(
 ) -> Result<BTreeMap<IfName, NodeLink>, Failed> {
     let netlink = &mut host.netlink;
     let list = || "list the links".to_owned();
-    let found = links::all(netlink).attempt(list)?.into_iter();
-    let mut all: BTreeMap<IfName, NodeLink> =
-        found.map(|(name, link)| (name, link.into())).collect();
-    let addresses = addresses::all(netlink).attempt(|| "list the addresses".to_owned())?;
-    for seen in addresses {
-        let Some(link) = all.values_mut().find(|link| link.index == seen.link) else {
-            continue;
-        };
-        if seen.is_avoided {
-            link.avoided.insert(seen.own.address);
-        }
-        link.addresses.push(seen.own);
-    }
+    let mut all = links_with_addresses(netlink)?;
     let own = all.values_mut().map(|link| &mut link.link);
     bridge_vlans::observe(netlink, own).attempt(|| "list the VLANs".to_owned())?;
     // A link without clsact has no filter of ours: one dump of qdiscs replaces two requests for
@@ -237,6 +226,28 @@ fn all_links(
             .filter(|(hook, id)| id.is_some() && **id != current.get(hook).copied());
         link.outdated = other.map(|(hook, _)| *hook).collect();
         link.hooks = found.into_keys().collect();
+    }
+    Ok(all)
+}
+
+/// Returns all links with their addresses, and without VLANs and programs.
+pub(crate) fn links_with_addresses(
+    netlink: &mut Netlink,
+) -> Result<BTreeMap<IfName, NodeLink>, Failed> {
+    let found = links::all(netlink)
+        .attempt(|| "list the links".to_owned())?
+        .into_iter();
+    let mut all: BTreeMap<IfName, NodeLink> =
+        found.map(|(name, link)| (name, link.into())).collect();
+    let addresses = addresses::all(netlink).attempt(|| "list the addresses".to_owned())?;
+    for seen in addresses {
+        let Some(link) = all.values_mut().find(|link| link.index == seen.link) else {
+            continue;
+        };
+        if seen.is_avoided {
+            link.avoided.insert(seen.own.address);
+        }
+        link.addresses.push(seen.own);
     }
     Ok(all)
 }

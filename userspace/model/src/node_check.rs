@@ -95,6 +95,17 @@ node_checks! {
     /// The agent's unit may open enough files: each published port needs one.
     Files = "files",
         do "Raise `LimitNOFILE=` of the agent's unit.";
+    /// The agent's configuration file is valid, as far as the following checks need it.
+    Configuration = "configuration",
+        do "Correct the file; `viaductd --config FILE --check-config` names every invalid key.";
+    /// Software with rules for forwarded packets, and defaults of its tables that drop packets of
+    /// pods.
+    Firewall = "firewall",
+        do "Accept the pods' packets in the table that the message names.";
+    /// Uplinks exist, and neither subnets and routes of other links, reverse path filters, IPsec
+    /// policies nor MTUs keep packets of pods from passing.
+    Network = "network",
+        do "Run `viaductctl doctor` as root.";
     /// systemd has the agent's unit, starts it at boot, and has started it.
     Unit = "unit",
         do "`systemctl status viaductd` shows its last result, and `journalctl -u viaductd` the reason.";

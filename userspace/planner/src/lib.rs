@@ -35,6 +35,7 @@ mod network;
 mod node;
 mod node_check;
 mod node_intent;
+mod node_preview;
 mod offload;
 mod offload_decision;
 mod own_links;
@@ -89,6 +90,7 @@ pub use node_check::{
     is_short_of_files,
 };
 pub use node_intent::NodeIntent;
+pub use node_preview::NodePreview;
 pub use offload::HoldingRule;
 pub use offload_decision::{OffloadDecision, StackReason, decide_offload};
 pub use plan::Plan;

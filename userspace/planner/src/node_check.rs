@@ -25,6 +25,7 @@ use crate::{NodeIntent, Records};
 
 pub use condition::{FilteredTraffic, NodeCondition, OverlapEffect, PolicyEffect};
 pub use limits::is_short_of_files;
+pub(crate) use mtu::of_ports as mtu_of_ports;
 
 /// Number of the main routing table.
 const MAIN_TABLE: u32 = 254;

@@ -37,7 +37,9 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("plugin", &["abi", "api", "cni", "invoke", "ipam", "model"]),
     (
         "ctl",
-        &["abi", "api", "cni", "invoke", "model", "planner", "steps"],
+        &[
+            "abi", "api", "cni", "invoke", "kernel", "model", "planner", "steps",
+        ],
     ),
 ];
 

@@ -9,7 +9,7 @@ use planner::is_short_of_files;
 use steps::Usage;
 
 use super::files::Files;
-use super::report::{Check, Outcome, Section};
+use super::report::{Check, Section};
 use super::unit;
 
 /// Where systemd mounts the BPF file system.
@@ -73,10 +73,10 @@ fn privileges(files: Files<'_>) -> Check {
         return Check::ok(NodeCheck::Privileges, "all checks are possible");
     }
     let text = format!(
-        "without {}, doctor cannot check pinned programs, firewalls and files that only root may read",
+        "without {}, doctor cannot check pinned programs, firewalls, IPsec and files that only root may read",
         missing.join(", ")
     );
-    Check::new(NodeCheck::Privileges, Outcome::Skip, text)
+    Check::skip(NodeCheck::Privileges, text)
 }
 
 fn bpffs(files: Files<'_>, serves: bool) -> Check {
@@ -244,7 +244,7 @@ fn space(files: Files<'_>, directory: &str) -> Check {
         Ok(found) => free(&shown, Free::of(&found)),
         Err(error) => {
             let text = format!("{shown}: the file system cannot be read: {error}");
-            Check::new(NodeCheck::Space, Outcome::Skip, text)
+            Check::skip(NodeCheck::Space, text)
         }
     }
 }

@@ -124,6 +124,10 @@ impl Check {
         Self::new(check, Outcome::Info, message)
     }
 
+    pub(super) fn skip(check: NodeCheck, message: impl Into<String>) -> Self {
+        Self::new(check, Outcome::Skip, message)
+    }
+
     pub(super) fn warn(check: NodeCheck, message: impl Into<String>) -> Self {
         Self::new(check, Outcome::Warn, message)
     }

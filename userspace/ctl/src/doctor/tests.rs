@@ -2,6 +2,8 @@
 
 use api::{Degraded, FeatureView, NetworkView, Version};
 use model::DegradedReason;
+use planner::{DefaultState, DroppingDefault, ForwardingMode};
+use steps::{FilterFamily, FilterTable, ForwardTables, TableState};
 
 use super::node::{Free, free};
 use super::report::Outcome;
@@ -104,6 +106,7 @@ fn doctor(directory: &Path) -> Doctor {
     Doctor {
         configurations: directory.to_owned(),
         path: directory.display().to_string(),
+        config: directory.join("viaductd.toml").display().to_string(),
         output: Output::default(),
     }
 }
@@ -400,4 +403,88 @@ fn a_conflist_for_the_default_network_needs_a_pod_cidr_and_capabilities() {
     let mut served = status();
     served.networks[0].pools.push(api::PoolView::default());
     assert_eq!(names(&served), ["conflist", "capabilities"]);
+}
+
+#[test]
+fn the_pod_cidr_of_the_configuration_is_the_network_that_doctor_checks() {
+    let root = Root::new();
+    let read = || configuration::read(root.files(), "/etc/viaduct/viaductd.toml");
+    let (configured, check) = read();
+    assert_eq!(check.outcome, Outcome::Info, "not installed yet: {check:?}");
+    assert!(configured.intent.networks.is_empty());
+    let text = "pod-cidr = [\"10.213.0.0/20,fd00:1::/64\"]\nbridge = \"br9\"\nforwarding = \"leave\"\nlog-level = \"debug\"\n";
+    root.write("etc/viaduct/viaductd.toml", text);
+    let (configured, check) = read();
+    assert_eq!(check.outcome, Outcome::Ok);
+    assert!(
+        check.message.contains("10.213.0.0/20 and fd00:1::/64"),
+        "{check:?}"
+    );
+    assert_eq!(configured.intent.networks[0].bridge.as_str(), "br9");
+    assert_eq!(configured.forwarding, ForwardingMode::Leave);
+    root.write(
+        "etc/viaduct/viaductd.toml",
+        "pod-cidr = [\"10.213.0.0/33\"]",
+    );
+    let (_, check) = read();
+    assert_eq!(check.outcome, Outcome::Fail);
+    assert!(check.message.contains("pod-cidr: "), "{check:?}");
+    assert!(configuration::parse("forwarding = \"maybe\"").is_err());
+}
+
+#[test]
+fn a_dropping_default_is_a_fault_only_where_no_agent_would_carry_packets_past_it() {
+    let default = |state| DroppingDefault {
+        what: "policy DROP of chain FORWARD of table ip filter".to_owned(),
+        state,
+    };
+    let carried = network::dropped(&default(DefaultState::Carried)).unwrap();
+    assert_eq!(carried.reason.as_deref(), Some("forwarding-dropped"));
+    assert_eq!(carried.outcome, Outcome::Warn);
+    let drops = default(DefaultState::Drops("accept them".to_owned()));
+    let drops = network::dropped(&drops).unwrap();
+    assert_eq!(drops.outcome, Outcome::Fail);
+    assert!(
+        drops
+            .message
+            .ends_with("drops the packets of pods: accept them")
+    );
+    assert_eq!(network::dropped(&default(DefaultState::Left)), None);
+}
+
+#[test]
+fn software_with_rules_is_named_by_its_chains_and_tables() {
+    let state = |chains: &[&str]| TableState {
+        rules: chains
+            .iter()
+            .map(|chain| ((*chain).to_owned(), Vec::new()))
+            .collect(),
+        ..TableState::default()
+    };
+    let table = |family, name: &str| FilterTable {
+        name: name.to_owned(),
+        ..FilterTable::iptables(family)
+    };
+    let tables = |list: Vec<(FilterTable, TableState)>| ForwardTables {
+        has_nftables: true,
+        tables: list.into_iter().collect(),
+    };
+    let none = network::software(&tables(Vec::new()));
+    assert_eq!(none.outcome, Outcome::Ok);
+    let found = network::software(&tables(vec![
+        (
+            table(FilterFamily::Ip, "filter"),
+            state(&["FORWARD", "DOCKER-USER", "KUBE-FORWARD"]),
+        ),
+        (
+            table(FilterFamily::Inet, "firewalld"),
+            state(&["filter_FORWARD"]),
+        ),
+    ]));
+    assert_eq!(found.outcome, Outcome::Info);
+    assert_eq!(
+        found.message,
+        "software with rules for forwarded packets: Docker (table ip filter), firewalld (table inet firewalld), \
+         kube-proxy (table ip filter)"
+    );
 }

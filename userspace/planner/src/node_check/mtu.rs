@@ -59,3 +59,18 @@ pub(super) fn of_bridges(observed: &Observed, records: &Records) -> Vec<NodeCond
     });
     below.collect()
 }
+
+/// As [`of_bridges`] for one bridge, where no records say which of its ports are pods: all count.
+pub(crate) fn of_ports(bridge: &IfName, observed: &Observed) -> Option<NodeCondition> {
+    let link = observed.links.get(bridge)?;
+    let ports = observed.links.values();
+    let pods = ports
+        .filter(|port| port.controller == Some(link.index))
+        .map(|port| port.mtu)
+        .max()?;
+    (link.mtu < pods).then(|| NodeCondition::MtuOfBridge {
+        bridge: bridge.clone(),
+        mtu: link.mtu,
+        pods,
+    })
+}
