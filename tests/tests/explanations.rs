@@ -88,8 +88,6 @@ fn node(reader: &DatapathReader, mac: abi::Mac) -> Result<Node> {
                 name: name.to_string(),
                 mac,
                 mtu: link.mtu,
-                is_up: link.up,
-                is_isolated: false,
             };
             (link.index, facts)
         })

@@ -37,10 +37,6 @@ pub struct LinkFacts {
     pub mac: Mac,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Whether it is set up.
-    pub is_up: bool,
-    /// Whether its bridge forwards nothing between it and other isolated ports.
-    pub is_isolated: bool,
 }
 
 /// Answers of the kernel about single packets.

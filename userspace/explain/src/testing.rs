@@ -126,8 +126,6 @@ fn links(world: &World) -> BTreeMap<u32, LinkFacts> {
         name: name.to_owned(),
         mac,
         mtu: 1500,
-        is_up: true,
-        is_isolated: false,
     };
     let host = |last| Mac::new([2, 0, 0, 0, 1, last]);
     [

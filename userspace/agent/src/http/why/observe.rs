@@ -51,8 +51,6 @@ impl ObservedNode {
                 name,
                 mac: link.mac.map_or_else(Mac::default, |mac| Mac::new(mac.0)),
                 mtu: link.mtu,
-                is_up: link.up,
-                is_isolated: link.switching.isolated,
             };
             (link.index, facts)
         });
