@@ -5,10 +5,9 @@
 //! packets, and its copy has no fragment tables.
 
 #[path = "packets/bench.rs"]
-#[allow(dead_code, reason = "another test uses the rest")]
+#[expect(dead_code, reason = "another test uses the rest")]
 mod bench;
 #[path = "packets/object.rs"]
-#[allow(dead_code, reason = "another test uses the rest")]
 mod object;
 #[path = "packets/random_frames.rs"]
 mod random_frames;

@@ -331,10 +331,13 @@ fn may_redirect_to_pod<E: Packet + Node + Shaper>(env: &E, work: &mut Work) -> b
 }
 
 /// Decrements the TTL or hop limit, and records that. False where the last hop is used up.
+///
+/// What bypasses the stack has an Ethernet header. The verifier of Linux 6.1 does not carry the
+/// bound of a variable offset over to its copy on the stack.
 #[inline(always)]
 fn decrement_ttl<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<bool> {
     work.recorder.steps |= Steps::TTL_DECREMENTED;
-    decrement_hop_limit(packet, work.headers.version, work.headers.l3)
+    decrement_hop_limit(packet, work.headers.version, ETHERNET)
 }
 
 /// Decrements the TTL or hop limit, as every router does. Returns false where it is 1 or less: the

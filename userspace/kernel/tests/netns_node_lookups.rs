@@ -33,14 +33,14 @@ const LINES: [&str; 16] = [
 ];
 
 fn index(lookups: &mut NodeLookups, name: &str) -> u32 {
-    let wanted: IfName = name.parse().unwrap();
+    let wanted: IfName = name.parse().expect("a name");
     let links = lookups.links().expect("a list of links");
     let link = links.into_iter().find(|(name, _)| *name == wanted);
     link.expect("the link exists").1.index
 }
 
 fn find(lookups: &mut NodeLookups, from: Option<u32>, source: &str, to: &str) -> FoundRoute {
-    let end = |text: &str, port| (text.parse::<IpAddr>().unwrap(), port).into();
+    let end = |text: &str, port| (text.parse::<IpAddr>().expect("an address"), port).into();
     lookups
         .route(&RoutedPacket {
             from,
