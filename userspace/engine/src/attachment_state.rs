@@ -23,6 +23,8 @@ pub(crate) struct AttachmentState {
     pub(crate) left_ports: BTreeMap<AttachmentKey, LeftPorts>,
     /// Links of high-traffic pods that wait for the TCX fast path.
     pub(crate) tcx_queue: TcxQueue,
+    /// Whether compacting the journal of the records has failed since the last reconciliation.
+    pub(crate) compaction_failed: bool,
 }
 
 impl AttachmentState {
@@ -39,6 +41,7 @@ impl AttachmentState {
             pending_verification: BTreeMap::new(),
             left_ports: BTreeMap::new(),
             tcx_queue: TcxQueue::default(),
+            compaction_failed: false,
         }
     }
 }

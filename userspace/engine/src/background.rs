@@ -70,7 +70,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     fn should_compact(&self) -> bool {
-        self.store.is_compaction_due() && !self.compaction_failed
+        self.store.is_compaction_due() && !self.attachments.compaction_failed
     }
 
     fn verify_or_reconcile(&mut self, key: &AttachmentKey, made_at: u64) -> BackgroundTask {
@@ -108,7 +108,7 @@ impl<K: Kernel> Engine<K> {
                 error = chain(&error),
                 "cannot compact the journal of the records; trying again after the next reconciliation"
             );
-            self.compaction_failed = true;
+            self.attachments.compaction_failed = true;
         }
         BackgroundTask::Compacted
     }

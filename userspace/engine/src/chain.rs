@@ -148,7 +148,7 @@ impl<K: Kernel> Engine<K> {
         let mut record = Record {
             attachment,
             state: State::Pending,
-            boot_id: self.settings.boot_id.clone(),
+            boot_id: self.choices.settings.boot_id.clone(),
             created_at: now,
         };
         let before = Before::Absent {

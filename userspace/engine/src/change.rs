@@ -121,12 +121,12 @@ impl<K: Kernel> Engine<K> {
             Before::DefaultNetwork(network) => {
                 self.node.ready.remove(&network.name);
                 self.store_pod_cidrs(&network.ranges)?;
-                self.settings.default_network = *network;
+                self.choices.settings.default_network = *network;
                 Ok(self.release_networks()?)
             }
             Before::NonMasquerade(prefixes) => {
                 self.store_non_masquerade(&prefixes)?;
-                self.settings.non_masquerade = prefixes;
+                self.choices.settings.non_masquerade = prefixes;
                 Ok(())
             }
             Before::Settings(_) => Ok(()),

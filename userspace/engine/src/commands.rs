@@ -124,7 +124,7 @@ commands! {
     Measure() -> Measured
         ["counters", None, query] |engine| engine.measure();
     NonMasquerade() -> BTreeSet<Cidr>
-        ["non-masquerade CIDRs", None, query] |engine| Ok(engine.settings.non_masquerade.clone());
+        ["non-masquerade CIDRs", None, query] |engine| Ok(engine.choices.settings.non_masquerade.clone());
     SetNonMasquerade(prefixes: BTreeSet<Cidr>) -> ()
         ["set non-masquerade CIDRs", None, change] |engine| engine.set_non_masquerade(prefixes);
 
@@ -133,7 +133,7 @@ commands! {
         ["reload", None, change] |engine| engine.configure(*configuration, now);
     SetInstallation(conditions: Vec<NodeCondition>) -> ()
         ["installation", None, change] |engine| {
-            engine.conditions.set_installation(conditions);
+            engine.upkeep.conditions.set_installation(conditions);
             Ok(())
         };
     Pulse() -> ()

@@ -10,13 +10,13 @@ impl<K: Kernel> Engine<K> {
     /// Observes the conditions of the node; `observed` is what reconciliation has left, and `now`
     /// is in seconds since 1970.
     pub(crate) fn check_node(&mut self, now: u64, observed: &Observed) -> Result<(), ObserveError> {
-        let writes = &mut self.conditions.writes;
+        let writes = &mut self.upkeep.conditions.writes;
         writes.forget_before(now.saturating_sub(WINDOW));
         let intent = self.node_intent();
         let records = self.store.records();
         let query = planner::check_query(&intent, observed, records);
         let facts = self.kernel.observe(&query)?;
-        self.conditions.observed = planner::conditions(&intent, observed, records, &facts);
+        self.upkeep.conditions.observed = planner::conditions(&intent, observed, records, &facts);
         Ok(())
     }
 }

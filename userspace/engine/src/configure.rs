@@ -67,21 +67,21 @@ impl<K: Kernel> Engine<K> {
     /// Applies the changed values of the configuration, all or none. A changed value replaces an
     /// override that was made at run time. `now` is in seconds since 1970.
     pub fn configure(&mut self, mut change: ConfigChange, now: u64) -> Result<(), EngineError> {
-        let back = change.reverse(&self.settings);
-        let overrides = self.overrides.clone();
-        self.overrides.reconfigure(&change);
+        let back = change.reverse(&self.choices.settings);
+        let overrides = self.choices.overrides.clone();
+        self.choices.overrides.reconfigure(&change);
         // Pod CIDRs first: they are the most likely to be refused, and `set_pod_cidrs` undoes
         // itself.
         if let Some(ranges) = change.pod_cidrs.take()
             && let Err(error) = self.set_pod_cidrs(ranges)
         {
-            self.overrides = overrides;
+            self.choices.overrides = overrides;
             return Err(error);
         }
         let Err(error) = self.apply_config(change, now) else {
             return Ok(());
         };
-        self.overrides = overrides;
+        self.choices.overrides = overrides;
         if let Err(failed) = self.apply_config(back, now) {
             let error = crate::error::chain(&failed);
             tracing::error!(
@@ -97,26 +97,26 @@ impl<K: Kernel> Engine<K> {
             self.set_pod_cidrs(ranges)?;
         }
         if let Some(uplinks) = change.uplinks {
-            self.settings.uplinks = uplinks;
+            self.choices.settings.uplinks = uplinks;
         }
         if let Some(egress) = change.egress {
-            self.settings.egress = egress;
+            self.choices.settings.egress = egress;
         }
         if let Some(bypass) = change.bypass {
-            self.settings.bypass = bypass;
+            self.choices.settings.bypass = bypass;
         }
         if let Some(forwarding) = change.forwarding {
-            self.settings.forwarding = forwarding;
+            self.choices.settings.forwarding = forwarding;
         }
         let prefixes = change
             .non_masquerade
-            .unwrap_or_else(|| self.settings.non_masquerade.clone());
+            .unwrap_or_else(|| self.choices.settings.non_masquerade.clone());
         self.set_non_masquerade(prefixes)?;
         if let Some(mode) = change.hairpin {
             self.set_hairpin_mode(mode, now)?;
         }
         if let Some(mode) = change.xdp_prefilter {
-            self.settings.xdp_prefilter = mode;
+            self.choices.settings.xdp_prefilter = mode;
             self.reconcile(now).finished()?;
         }
         if change.forwarding.is_some() {

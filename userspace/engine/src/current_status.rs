@@ -24,23 +24,23 @@ impl<K: Kernel> Engine<K> {
             uplinks: self.node.uplinks.clone(),
             containers: self.node.containers.clone(),
             attachments: self.store.records().len(),
-            flow_entries: (self.node.flow_entries, self.settings.flow_entries),
+            flow_entries: (self.node.flow_entries, self.choices.settings.flow_entries),
             bypass: BypassStatus {
-                mode: self.settings.bypass,
+                mode: self.choices.settings.bypass,
                 active: self.node.bypass,
                 offload: self.node.offload,
                 holding_rules: self.node.holding_rules.clone(),
                 rules: self.node.obstacles.clone(),
             },
             forwarding: ForwardingStatus {
-                mode: self.settings.forwarding,
-                defaults: self.forwarding.defaults.clone(),
+                mode: self.choices.settings.forwarding,
+                defaults: self.upkeep.forwarding.defaults.clone(),
             },
             shaper: ShaperStatus {
-                mode: self.settings.shaper,
+                mode: self.choices.settings.shaper,
                 ..self.node.shaper
             },
-            last_reconcile: self.last_reconcile.clone(),
+            last_reconcile: self.upkeep.last_reconcile.clone(),
         }
     }
 
@@ -52,7 +52,7 @@ impl<K: Kernel> Engine<K> {
         let pools = ranges.filter(|range| range.first() != range.last());
         NetworkStatus {
             network: network.clone(),
-            is_default: network.name == self.settings.default_network.name,
+            is_default: network.name == self.choices.settings.default_network.name,
             mtu: ready.map(|ready| ready.mtu),
             bridge_mac: ready.and_then(|ready| ready.mac),
             attachments: keys.filter(|key| key.network == network.name).count(),

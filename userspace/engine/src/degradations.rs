@@ -16,15 +16,15 @@ impl<K: Kernel> Engine<K> {
     pub(crate) fn degraded(&self, networks: &[NetworkStatus]) -> Vec<Degraded> {
         let mut degraded = Vec::new();
         // An agent that serves only networks with their own IPAM needs no pod CIDR.
-        if self.settings.default_network.ranges.is_empty()
-            && self.is_default_wanted.load(Ordering::Acquire)
+        if self.choices.settings.default_network.ranges.is_empty()
+            && self.choices.is_default_wanted.load(Ordering::Acquire)
         {
             degraded.push(Degraded::NoPodCidr);
         }
         if self.node.uplinks.is_empty() {
             degraded.push(Degraded::NoUplink);
         }
-        let named = self.settings.uplinks.iter();
+        let named = self.choices.settings.uplinks.iter();
         let is_there = |name: &IfName| self.node.uplinks.iter().any(|uplink| uplink.name == *name);
         let missing = named.filter(|name| !is_there(name));
         degraded.extend(missing.cloned().map(Degraded::UplinkMissing));
@@ -38,13 +38,18 @@ impl<K: Kernel> Engine<K> {
         let missing = self.node.missing_egress.iter().copied();
         degraded.extend(missing.map(Degraded::NoEgressAddress));
         // Bypassing packets do not pass the tables.
-        if self.settings.bypass != BypassMode::Always {
-            degraded.extend(self.forwarding.defaults.iter().filter_map(dropped));
+        if self.choices.settings.bypass != BypassMode::Always {
+            degraded.extend(self.upkeep.forwarding.defaults.iter().filter_map(dropped));
         }
         degraded.extend(self.lacks_nftables().then_some(Degraded::NoNftables));
-        degraded.extend(self.conditions.all().map(Degraded::Node));
+        degraded.extend(self.upkeep.conditions.all().map(Degraded::Node));
         degraded.extend(networks.iter().flat_map(exhausted));
-        degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
+        degraded.extend(
+            self.upkeep
+                .last_reconcile
+                .iter()
+                .flat_map(|report| failed(report)),
+        );
         degraded
     }
 }

@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use ipam::{AddressRefusal, Leases};
 use kernel::{Kernel, Measured};
@@ -18,13 +16,12 @@ use store::Store;
 
 use crate::attachment_state::AttachmentState;
 use crate::before::{Before, Verify};
-use crate::forwarding_state::Forwarding;
-use crate::node::{NodeReconciler, NodeState};
-use crate::node_conditions::NodeConditions;
-use crate::setting::Overrides;
+use crate::choices::Choices;
+use crate::node::NodeState;
 use crate::settings::Settings;
 use crate::transaction::Transaction;
-use crate::{EngineError, Report, network, slot};
+use crate::upkeep::NodeUpkeep;
+use crate::{EngineError, network, slot};
 
 /// Addresses of the node that the search for a pod's address skips at most.
 const MAX_OWN: usize = 1_000;
@@ -44,19 +41,9 @@ pub struct Engine<K> {
     pub(crate) kernel: K,
     pub(crate) store: Store,
     pub(crate) attachments: AttachmentState,
-    /// Configuration, with the overrides that were made at run time.
-    pub(crate) settings: Settings,
-    /// The overrides, and the configured values that they replace.
-    pub(crate) overrides: Overrides,
-    pub(crate) node_reconciler: NodeReconciler,
+    pub(crate) choices: Choices,
     pub(crate) node: NodeState,
-    pub(crate) conditions: NodeConditions,
-    /// Whether something needs the default network although it has no range.
-    pub(crate) is_default_wanted: Arc<AtomicBool>,
-    pub(crate) forwarding: Forwarding,
-    pub(crate) last_reconcile: Option<Arc<Report>>,
-    /// Whether compacting the journal has failed since the last reconciliation.
-    pub(crate) compaction_failed: bool,
+    pub(crate) upkeep: NodeUpkeep,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -80,22 +67,14 @@ impl<K: Kernel> Engine<K> {
         Ok(engine)
     }
 
-    pub(crate) fn new(kernel: K, store: Store, mut settings: Settings) -> Self {
-        let overrides = Overrides::load(&settings, &store);
-        overrides.apply_to(&mut settings);
+    pub(crate) fn new(kernel: K, store: Store, settings: Settings) -> Self {
         Self {
             attachments: AttachmentState::of(&store),
+            choices: Choices::of(settings, &store),
+            node: NodeState::default(),
+            upkeep: NodeUpkeep::default(),
             kernel,
             store,
-            settings,
-            overrides,
-            node_reconciler: NodeReconciler::default(),
-            node: NodeState::default(),
-            conditions: NodeConditions::default(),
-            is_default_wanted: Arc::default(),
-            forwarding: Forwarding::default(),
-            last_reconcile: None,
-            compaction_failed: false,
         }
     }
 
@@ -130,7 +109,7 @@ impl<K: Kernel> Engine<K> {
     /// network may have changed while the request waited in the queue. A network of a foreign IPAM
     /// plugin keeps its recorded ranges.
     fn with_current_network<'a>(&self, intent: &'a Intent) -> Cow<'a, Intent> {
-        let default = &self.settings.default_network;
+        let default = &self.choices.settings.default_network;
         if intent.network.name == default.name {
             let network = default.clone();
             return Cow::Owned(Intent {
@@ -154,7 +133,7 @@ impl<K: Kernel> Engine<K> {
         let mut record = Record {
             attachment,
             state: State::Pending,
-            boot_id: self.settings.boot_id.clone(),
+            boot_id: self.choices.settings.boot_id.clone(),
             created_at: now,
         };
         // Recorded before the first step, so that an agent that dies in between can remove the

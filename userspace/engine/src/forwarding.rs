@@ -89,7 +89,7 @@ impl<K: Kernel> Engine<K> {
         let intent = self.forwarding_intent();
         match self.apply_forwarding(&intent, items) {
             Ok(plan) => {
-                self.forwarding = Forwarding {
+                self.upkeep.forwarding = Forwarding {
                     intent,
                     has_rules: plan.has_rules,
                     defaults: plan.defaults,
@@ -103,8 +103,9 @@ impl<K: Kernel> Engine<K> {
     /// the next reconciliation reports it.
     pub(crate) fn sync_forwarding(&mut self) {
         // The first chain of an administrator needs rules where there are none yet.
-        let is_needed = self.forwarding.has_rules || self.choices(FIREWALLED).next().is_some();
-        if !is_needed || self.forwarding_intent() == self.forwarding.intent {
+        let is_needed =
+            self.upkeep.forwarding.has_rules || self.choices(FIREWALLED).next().is_some();
+        if !is_needed || self.forwarding_intent() == self.upkeep.forwarding.intent {
             return;
         }
         let mut items = Vec::new();
@@ -125,7 +126,7 @@ impl<K: Kernel> Engine<K> {
             families.map(|family| (family, one.admin_chain.clone()))
         });
         let mut intent = ForwardingIntent::new(
-            self.settings.forwarding,
+            self.choices.settings.forwarding,
             &self.node.pod_sources,
             self.store.records(),
             &foreign.flat_map(|one| one.addresses.clone()).collect(),

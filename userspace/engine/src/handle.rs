@@ -116,7 +116,7 @@ where
     let name = thread::Builder::new().name("engine".to_owned());
     let thread = name.spawn(move || match start() {
         Ok(mut engine) => {
-            engine.is_default_wanted = is_default_wanted;
+            engine.choices.is_default_wanted = is_default_wanted;
             operations.set_thread();
             let mut worker = Worker {
                 engine,

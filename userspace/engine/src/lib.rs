@@ -16,6 +16,7 @@ mod before;
 mod cancellation;
 mod chain;
 mod change;
+mod choices;
 mod collect;
 mod commands;
 mod complete;
@@ -57,6 +58,7 @@ mod tcx_queue;
 mod transaction;
 mod tune;
 mod uninstall;
+mod upkeep;
 mod worker;
 
 pub use crate::background::Background;

@@ -77,7 +77,7 @@ impl<K: Kernel> Engine<K> {
     /// Returns the limit policy of the network of an attachment. Adopted interfaces have no network
     /// of the agent, and so no policy.
     fn policy(&self, attachment: &Attachment) -> LimitPolicy {
-        let default = &self.settings.default_network;
+        let default = &self.choices.settings.default_network;
         let name = &attachment.key.network;
         let network = match &attachment.adopted {
             Some(_) => None,

@@ -24,9 +24,11 @@ impl<K: Kernel> Engine<K> {
         network: &Network,
         transaction: &mut Transaction,
     ) -> Result<u32, EngineError> {
-        let default = &self.settings.default_network;
+        let default = &self.choices.settings.default_network;
         if network.name == default.name && network.ranges.is_empty() {
-            self.is_default_wanted.store(true, Ordering::Release);
+            self.choices
+                .is_default_wanted
+                .store(true, Ordering::Release);
             let network = network.name.clone();
             return Err(Refusal::Address(AddressRefusal::NoRanges { network }).into());
         }
@@ -46,7 +48,8 @@ impl<K: Kernel> Engine<K> {
         let (kernel, store) = (&mut self.kernel, &mut self.store);
         let apply = |kernel: &mut K, plan: &Plan| transaction.apply(kernel, plan);
         let reconciled = self
-            .node_reconciler
+            .upkeep
+            .reconciler
             .reconcile(kernel, &intent, store, apply)?;
         self.node = NodeState::of(&intent, reconciled);
         if let Some(refusal) = self.node.refused.get(name) {
@@ -65,28 +68,28 @@ impl<K: Kernel> Engine<K> {
     /// Returns the intent for the node: all networks (the default network first) and the settings
     /// of the datapath.
     pub(crate) fn node_intent(&self) -> NodeIntent {
-        let default = &self.settings.default_network.name;
+        let default = &self.choices.settings.default_network.name;
         // Without a pod CIDR the default network needs no bridge yet.
         let networks = self
             .networks()
             .filter(|network| network.name != *default || !network.ranges.is_empty());
         NodeIntent {
             networks: networks.cloned().collect(),
-            uplinks: self.settings.uplinks.clone(),
-            non_masquerade: self.settings.non_masquerade.clone(),
+            uplinks: self.choices.settings.uplinks.clone(),
+            non_masquerade: self.choices.settings.non_masquerade.clone(),
             egress: BTreeMap::from([(
-                self.settings.default_network.bridge.clone(),
-                self.settings.egress.clone(),
+                self.choices.settings.default_network.bridge.clone(),
+                self.choices.settings.egress.clone(),
             )]),
-            bypass: self.settings.bypass,
-            shaper: self.settings.shaper,
-            xdp_prefilter: self.settings.xdp_prefilter,
+            bypass: self.choices.settings.bypass,
+            shaper: self.choices.settings.shaper,
+            xdp_prefilter: self.choices.settings.xdp_prefilter,
         }
     }
 
     /// Returns the default network, then the networks that attachments use.
     pub(crate) fn networks(&self) -> impl Iterator<Item = &Network> {
-        let default = &self.settings.default_network;
+        let default = &self.choices.settings.default_network;
         let others = self
             .store
             .networks()
@@ -113,7 +116,7 @@ impl<K: Kernel> Engine<K> {
             .collect();
         for name in unused {
             self.store.remove_network(&name)?;
-            if name != self.settings.default_network.name {
+            if name != self.choices.settings.default_network.name {
                 self.node.ready.remove(&name);
             }
         }

@@ -28,7 +28,7 @@ impl<K: Kernel> Engine<K> {
     /// The first pod CIDRs are always accepted. Later ones are refused while a pod has an address
     /// of the current ones (behaviours K11, K15).
     pub fn set_pod_cidrs(&mut self, ranges: Vec<RangeSet>) -> Result<UpdateOutcome, EngineError> {
-        let before = self.settings.default_network.clone();
+        let before = self.choices.settings.default_network.clone();
         if before.ranges == ranges {
             return Ok(UpdateOutcome::Unchanged);
         }
@@ -43,7 +43,7 @@ impl<K: Kernel> Engine<K> {
         let before = Before::DefaultNetwork(Box::new(before));
         self.transact(before, |engine, transaction| {
             engine.store_pod_cidrs(&wanted.ranges)?;
-            engine.settings.default_network = wanted.clone();
+            engine.choices.settings.default_network = wanted.clone();
             engine.prepare_network(&wanted, transaction)?;
             Ok(engine.release_networks()?)
         })?;
@@ -52,7 +52,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     fn admit_pod_cidrs(&self, wanted: &Vec<RangeSet>) -> Result<(), EngineError> {
-        let network = &self.settings.default_network;
+        let network = &self.choices.settings.default_network;
         let used = self
             .store
             .records()
@@ -72,15 +72,16 @@ impl<K: Kernel> Engine<K> {
     /// Replaces the non-masquerade CIDRs. On a failure the old ones stay. Established flows keep
     /// their translation.
     pub fn set_non_masquerade(&mut self, prefixes: BTreeSet<Cidr>) -> Result<(), EngineError> {
-        let before = Before::NonMasquerade(self.settings.non_masquerade.clone());
+        let before = Before::NonMasquerade(self.choices.settings.non_masquerade.clone());
         self.transact(before, |engine, transaction| {
             engine.store_non_masquerade(&prefixes)?;
-            engine.settings.non_masquerade = prefixes;
+            engine.choices.settings.non_masquerade = prefixes;
             let intent = engine.node_intent();
             let apply = |kernel: &mut K, plan: &Plan| transaction.apply(kernel, plan);
             let (kernel, store) = (&mut engine.kernel, &mut engine.store);
             let reconciled = engine
-                .node_reconciler
+                .upkeep
+                .reconciler
                 .reconcile(kernel, &intent, store, apply)?;
             engine.node = NodeState::of(&intent, reconciled);
             Ok(())
@@ -91,13 +92,17 @@ impl<K: Kernel> Engine<K> {
         &mut self,
         prefixes: &BTreeSet<Cidr>,
     ) -> Result<(), StoreError> {
-        self.overrides
+        self.choices
+            .overrides
             .non_masquerade
             .choose(prefixes, &mut self.store)
     }
 
     pub(crate) fn store_pod_cidrs(&mut self, ranges: &Vec<RangeSet>) -> Result<(), StoreError> {
-        self.overrides.pod_cidrs.choose(ranges, &mut self.store)
+        self.choices
+            .overrides
+            .pod_cidrs
+            .choose(ranges, &mut self.store)
     }
 
     /// Sets the hairpin mode of the default network, on its bridge and on the ports of its pods.
@@ -106,11 +111,14 @@ impl<K: Kernel> Engine<K> {
         mode: HairpinMode,
         now: u64,
     ) -> Result<UpdateOutcome, EngineError> {
-        if self.settings.default_network.hairpin == mode {
+        if self.choices.settings.default_network.hairpin == mode {
             return Ok(UpdateOutcome::Unchanged);
         }
-        self.overrides.hairpin.choose(&mode, &mut self.store)?;
-        self.settings.default_network.hairpin = mode;
+        self.choices
+            .overrides
+            .hairpin
+            .choose(&mode, &mut self.store)?;
+        self.choices.settings.default_network.hairpin = mode;
         self.apply_hairpin_mode()?;
         let report = self.reconcile(now);
         tracing::info!(%mode, "hairpin mode of the default network changed");
@@ -121,7 +129,7 @@ impl<K: Kernel> Engine<K> {
     /// Records the port setting of the hairpin mode in the attachments of the default network. The
     /// next reconciliation applies it.
     pub(crate) fn apply_hairpin_mode(&mut self) -> Result<(), StoreError> {
-        let network = &self.settings.default_network;
+        let network = &self.choices.settings.default_network;
         let wanted = network.hairpin == HairpinMode::HairpinVeth;
         let others: Vec<_> = self
             .store

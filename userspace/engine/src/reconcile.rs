@@ -58,16 +58,16 @@ impl<K: Kernel> Engine<K> {
             items,
         });
         self.log_items(&report);
-        self.last_reconcile = Some(Arc::clone(&report));
+        self.upkeep.last_reconcile = Some(Arc::clone(&report));
         self.attachments.pending_verification.clear();
-        self.compaction_failed = false;
+        self.attachments.compaction_failed = false;
         report
     }
 
     /// Logs repairs and removals, and of the failures those that the last report did not have: a
     /// lasting failure is logged once.
     fn log_items(&self, report: &Report) {
-        let before = self.last_reconcile.as_deref();
+        let before = self.upkeep.last_reconcile.as_deref();
         let is_new = |item: &&Item| {
             matches!(item.outcome, Outcome::Repaired | Outcome::Removed)
                 || before.is_none_or(|before| !before.items.contains(item))
@@ -83,7 +83,7 @@ impl<K: Kernel> Engine<K> {
             .raise_generation(highest_generation(&reconciled.observed.entries))?;
         // A crash may have left a port with two interfaces of a container, or with none.
         self.hand_over_ports(None);
-        let boot_id = &self.settings.boot_id;
+        let boot_id = &self.choices.settings.boot_id;
         let repair = planner::plan_repair(self.store.records(), &reconciled.observed, boot_id);
         let before = items.len();
         self.repair(repair, items);
@@ -125,17 +125,17 @@ impl<K: Kernel> Engine<K> {
         items: &mut Vec<Item>,
     ) -> Result<ReconciledNode, EngineError> {
         let intent = self.node_intent();
-        let is_start = self.last_reconcile.is_none();
+        let is_start = self.upkeep.last_reconcile.is_none();
         let (kernel, store) = (&mut self.kernel, &mut self.store);
-        let conditions = &mut self.conditions;
-        self.node_reconciler
-            .reconcile(kernel, &intent, store, |kernel, plan| {
-                items.extend(steps(NODE, execute_all(kernel, plan)));
-                if !is_start {
-                    conditions.record_writes(now, plan.steps().iter());
-                }
-                Ok(())
-            })
+        let conditions = &mut self.upkeep.conditions;
+        let reconciler = &mut self.upkeep.reconciler;
+        reconciler.reconcile(kernel, &intent, store, |kernel, plan| {
+            items.extend(steps(NODE, execute_all(kernel, plan)));
+            if !is_start {
+                conditions.record_writes(now, plan.steps().iter());
+            }
+            Ok(())
+        })
     }
 
     /// Attaches and detaches XDP prefilters. Returns whether one was attached or detached.
@@ -180,7 +180,7 @@ impl<K: Kernel> Engine<K> {
                     let item = Item::repaired(key.to_string(), words(&differences), results);
                     // Port reservations are sockets of the agent. They end with it, so making them
                     // at the start is not a repair.
-                    let is_start = self.last_reconcile.is_none()
+                    let is_start = self.upkeep.last_reconcile.is_none()
                         && differences.iter().all(is_port_reservation);
                     if !is_start || item.outcome == Outcome::Failed {
                         items.push(item);

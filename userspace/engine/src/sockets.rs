@@ -15,7 +15,7 @@ impl<K: Kernel> Engine<K> {
     /// A failure is logged and the ADD goes on: the pod is served as on a node without a cgroup,
     /// and the next reconciliation tries again and reports it.
     pub(crate) fn attach_socket_hooks(&mut self, attachment: &Attachment) {
-        let needed = planner::required_socket_hooks([attachment], self.settings.shaper);
+        let needed = planner::required_socket_hooks([attachment], self.choices.settings.shaper);
         let plan = planner::plan_attach_socket_hooks(&needed, &self.node.sockets);
         if plan.is_empty() {
             return;

@@ -80,7 +80,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Discards the recorded sysctls and reserved ports if they are of an earlier boot.
     pub(crate) fn discard_previous_boot(&mut self) -> Result<(), StoreError> {
-        let boot_id = &self.settings.boot_id.clone();
+        let boot_id = &self.choices.settings.boot_id.clone();
         match self.store.choice(BOOT_ID) {
             Some(before) if before == boot_id => return Ok(()),
             Some(_) => {

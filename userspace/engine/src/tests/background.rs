@@ -73,7 +73,7 @@ fn a_failed_compaction_is_tried_again_after_the_next_reconciliation() {
         node.engine().del(&intent.key).unwrap();
     }
     while node.engine().run_background_task() == Some(BackgroundTask::Verified) {}
-    node.engine().compaction_failed = true;
+    node.engine().attachments.compaction_failed = true;
     node.add(&intent).unwrap();
     while !node.engine().store.is_compaction_due() {
         node.engine().del(&intent.key).unwrap();

@@ -64,7 +64,7 @@ fn each_condition_of_the_node_is_reported_and_ends_with_its_cause() {
     for (word, begin, end) in CAUSES {
         let mut node = Node::start();
         // Packets that bypass the stack do not need the uplink to forward.
-        node.engine().settings.bypass = planner::BypassMode::Never;
+        node.engine().choices.settings.bypass = planner::BypassMode::Never;
         assert_eq!(words(&mut node), [""; 0]);
         begin(&node.fake);
         assert_eq!(words(&mut node), [word]);

@@ -29,7 +29,7 @@ fn full_change() -> ConfigChange {
 
 /// Returns the settings in effect.
 fn settings(node: &mut Node) -> String {
-    let settings = &node.engine().settings;
+    let settings = &node.engine().choices.settings;
     format!("{settings:?}")
 }
 

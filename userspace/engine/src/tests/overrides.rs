@@ -177,7 +177,7 @@ fn non_masquerade_overrides_survive_a_restart_until_the_configuration_changes() 
     for chosen in overrides {
         node.engine().set_non_masquerade(chosen.clone()).unwrap();
         node.restart();
-        assert_eq!(node.engine().settings.non_masquerade, chosen);
+        assert_eq!(node.engine().choices.settings.non_masquerade, chosen);
     }
     node.engine()
         .set_non_masquerade(set(&["10.0.0.0/8"]))
@@ -185,7 +185,7 @@ fn non_masquerade_overrides_survive_a_restart_until_the_configuration_changes() 
     node.non_masquerade = set(&["172.16.0.0/12"]);
     node.restart();
     assert_eq!(
-        node.engine().settings.non_masquerade,
+        node.engine().choices.settings.non_masquerade,
         set(&["172.16.0.0/12"])
     );
 }
@@ -198,5 +198,5 @@ fn non_masquerade_cidrs_that_fail_in_the_kernel_are_not_stored() {
     let prefixes = BTreeSet::from(["10.0.0.0/8".parse().unwrap()]);
     node.engine().set_non_masquerade(prefixes).unwrap_err();
     node.restart();
-    assert!(node.engine().settings.non_masquerade.is_empty());
+    assert!(node.engine().choices.settings.non_masquerade.is_empty());
 }

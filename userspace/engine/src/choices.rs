@@ -1,0 +1,33 @@
+//! What the node shall be: the configuration, and what was chosen at run time.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use store::Store;
+
+use crate::setting::Overrides;
+use crate::settings::Settings;
+
+/// What the node shall be.
+#[derive(Debug)]
+pub(crate) struct Choices {
+    /// Configuration, with the overrides that were made at run time.
+    pub(crate) settings: Settings,
+    /// The overrides, and the configured values that they replace.
+    pub(crate) overrides: Overrides,
+    /// Whether something needs the default network although it has no range.
+    pub(crate) is_default_wanted: Arc<AtomicBool>,
+}
+
+impl Choices {
+    /// Returns the configuration, with the stored overrides applied to it.
+    pub(crate) fn of(mut settings: Settings, store: &Store) -> Self {
+        let overrides = Overrides::load(&settings, store);
+        overrides.apply_to(&mut settings);
+        Self {
+            settings,
+            overrides,
+            is_default_wanted: Arc::default(),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What reconciliations of the node keep from one to the next.
+
+use std::sync::Arc;
+
+use crate::Report;
+use crate::forwarding_state::Forwarding;
+use crate::node::NodeReconciler;
+use crate::node_conditions::NodeConditions;
+
+/// What reconciliations of the node keep from one to the next. [`crate::node::NodeState`] beside it
+/// is replaced by each.
+#[derive(Debug, Default)]
+pub(crate) struct NodeUpkeep {
+    pub(crate) reconciler: NodeReconciler,
+    pub(crate) conditions: NodeConditions,
+    pub(crate) forwarding: Forwarding,
+    /// Report of the last reconciliation; none before the first.
+    pub(crate) last_reconcile: Option<Arc<Report>>,
+}
