@@ -132,10 +132,13 @@ fn neighbours(
             addresses: vec![target],
             options: vec![option::target(mac), option::unknown(&draft.marker())],
         };
-        let standing = if from_own && !is_probe && is_own(net, target) {
-            Standing::Tolerated("its own address", everyone())
-        } else {
+        let standing = if !from_own || is_probe || !is_own(net, target) {
             Standing::Lie("a false advertisement")
+        } else if to == mate {
+            // It may be the answer to a solicitation of the receiver.
+            Standing::Tolerated(RESOLUTION, everyone())
+        } else {
+            Standing::Tolerated("its own address", everyone())
         };
         let frame = message(net, source, to, &advertisement);
         let name = format!(
