@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use model::{IfName, RangeSet};
 use steps::{
     CheckFacts, CheckQuery, FORWARD_CHAIN, FilterFamily, ForwardTables, Link, LinkKind, NodeLink,
-    Observed, Switching,
+    Observed,
 };
 
 use crate::forwarding::{
@@ -41,7 +41,7 @@ impl<'a> NodePreview<'a> {
                 let Some(name) = name.filter(|name| !observed.links.contains_key(name)) else {
                     continue;
                 };
-                let mut bridge = NodeLink::from(bridge());
+                let mut bridge = NodeLink::from(Link::plain(NO_INDEX, LinkKind::Bridge));
                 bridge.addresses = network.gateways().into_iter().collect();
                 bridge.link.mtu = crate::network_mtu(network, &observed);
                 observed.links.insert(name.clone(), bridge);
@@ -130,22 +130,6 @@ impl<'a> NodePreview<'a> {
             probes,
             ..ForwardingIntent::default()
         }
-    }
-}
-
-fn bridge() -> Link {
-    Link {
-        index: NO_INDEX,
-        kind: LinkKind::Bridge,
-        mac: None,
-        mtu: 0,
-        up: true,
-        promiscuous: false,
-        point_to_point: false,
-        controller: None,
-        hairpin: false,
-        switching: Switching::default(),
-        alias: None,
     }
 }
 

@@ -49,17 +49,8 @@ pub(crate) fn port(text: &str) -> PortMapping {
 
 pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> NodeLink {
     let link = Link {
-        index,
-        kind,
-        mac: None,
         mtu: 1500,
-        up: true,
-        promiscuous: false,
-        point_to_point: false,
-        controller: None,
-        hairpin: false,
-        switching: steps::Switching::default(),
-        alias: None,
+        ..Link::plain(index, kind)
     };
     NodeLink {
         addresses: addresses.iter().map(|text| parse(text)).collect(),

@@ -58,6 +58,25 @@ pub struct Link {
     pub alias: Option<String>,
 }
 
+impl Link {
+    /// Returns a link that is up, has no addresses, is no port, and has an MTU of 0 bytes.
+    pub fn plain(index: u32, kind: LinkKind) -> Self {
+        Self {
+            index,
+            kind,
+            mac: None,
+            mtu: 0,
+            up: true,
+            promiscuous: false,
+            point_to_point: false,
+            controller: None,
+            hairpin: false,
+            switching: Switching::default(),
+            alias: None,
+        }
+    }
+}
+
 /// A link of the host's namespace, with what only an observation of the whole node reads: for an
 /// ADD or a DEL it would cost further requests.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 use abi::{Endpoint, Interface, Mac, Network, Pod, Source, Uplink};
 use api::{WhyQuery, WhyView};
 use explain::Lookups;
-use steps::{
-    DatapathTables, FoundRoute, FoundSocket, Link, LinkKind, RouteDecision, RoutedPacket, Switching,
-};
+use steps::{DatapathTables, FoundRoute, FoundSocket, Link, LinkKind, RouteDecision, RoutedPacket};
 
 use super::*;
 use crate::http::why::{NodeSource, ObservedNode};
@@ -104,17 +102,8 @@ fn tables() -> DatapathTables {
 
 fn link(index: u32) -> Link {
     Link {
-        index,
-        kind: LinkKind::Ethernet,
-        mac: None,
         mtu: 1500,
-        up: true,
-        promiscuous: false,
-        point_to_point: false,
-        controller: None,
-        hairpin: false,
-        switching: Switching::default(),
-        alias: None,
+        ..Link::plain(index, LinkKind::Ethernet)
     }
 }
 

@@ -318,17 +318,9 @@ impl World {
         self.inherit_sysctls(&name);
         let [_, _, _, low @ ..] = u64::from(index).to_be_bytes();
         let link = Link {
-            index,
-            kind,
             mac: (!matches!(kind, LinkKind::Loopback | LinkKind::Raw)).then(|| Mac::local(low)),
             mtu: 1500,
-            up: true,
-            promiscuous: false,
-            point_to_point: false,
-            controller: None,
-            hairpin: false,
-            switching: steps::Switching::default(),
-            alias: None,
+            ..Link::plain(index, kind)
         };
         self.links.insert(name, link.into());
         index
