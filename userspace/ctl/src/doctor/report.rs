@@ -7,6 +7,8 @@ use comfy_table::{ContentArrangement, Table, presets};
 use model::{DegradedReason, NodeCheck};
 use serde::Serialize;
 
+use crate::render::table::text_of;
+
 /// Result of all checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
@@ -178,11 +180,5 @@ fn table(checks: &[Check], width: Option<u16>) -> String {
         };
         table.add_row([check.outcome.word(), word, &finding]);
     }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table
-        .lines()
-        .map(|line| line.trim_end().to_owned() + "\n")
-        .collect()
+    text_of(table)
 }

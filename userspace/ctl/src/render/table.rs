@@ -38,6 +38,11 @@ pub(crate) fn styled_table(
         table.set_header(header.iter().copied());
     }
     table.add_rows(rows);
+    text_of(table)
+}
+
+/// Returns the lines of a table, with two spaces between columns and none at the end.
+pub(crate) fn text_of(mut table: Table) -> String {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
