@@ -161,6 +161,20 @@ impl Agent {
         get(&self.node, path)
     }
 
+    /// Starts a client that prints drop events as lines of JSON until it is dropped.
+    pub fn follow_drops(&self) -> Result<Process> {
+        let url = "http://viaduct/v1/drops?follow=true";
+        let words = [
+            "curl",
+            "--silent",
+            "--no-buffer",
+            "--unix-socket",
+            SOCKET,
+            url,
+        ];
+        Process::start(&self.node, &words)
+    }
+
     /// Returns the bandwidth limits of a pod, as the API shows them.
     pub fn limits(&self, pod: &Pod) -> Result<Value> {
         let views = self.get(&format!("/v1/attachments/{}", pod.id()))?;

@@ -93,16 +93,7 @@ struct Listener(Process);
 impl Listener {
     /// Starts to listen, and waits until the datapath reports to it.
     fn start(scene: &Scene) -> Result<Self> {
-        let url = "http://viaduct/v1/drops?follow=true";
-        let words = [
-            "curl",
-            "--silent",
-            "--no-buffer",
-            "--unix-socket",
-            SOCKET,
-            url,
-        ];
-        let listener = Self(Process::start(&scene.sandbox.node, &words)?);
+        let listener = Self(scene.agent.follow_drops()?);
         let probe = Frame::new(
             abi(WORLD[0]),
             Address::v4([127, 0, 0, 9]),

@@ -6,7 +6,7 @@ mod scene;
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{NODE, Process, SOCKET, WORLD, ping, program, until};
+use e2e::{NODE, Process, WORLD, ping, program, until};
 use serde_json::{Value, json};
 
 use self::scene::{HOSTPORT, MODES, PORT, REFUSED, Scene, declared};
@@ -112,20 +112,6 @@ fn an_explanation_changes_no_flow_and_no_counter() -> Result<()> {
     Ok(())
 }
 
-/// A client of `GET /v1/drops`, for which the datapath reports drops.
-fn listen(scene: &Scene) -> Result<Process> {
-    let url = "http://viaduct/v1/drops?follow=true";
-    let words = [
-        "curl",
-        "--silent",
-        "--no-buffer",
-        "--unix-socket",
-        SOCKET,
-        url,
-    ];
-    Process::start(&scene.sandbox.node, &words)
-}
-
 /// Sends a frame until its drop is reported, and requires that the explanation of the last drop of
 /// the pod has its reason.
 fn provoke(
@@ -159,7 +145,7 @@ fn provoke(
 #[test]
 fn the_last_drop_of_a_pod_is_explained_with_the_same_reason() -> Result<()> {
     let scene = Scene::new(&["--drop-event-interval=1"])?;
-    let listener = listen(&scene)?;
+    let listener = scene.agent.follow_drops()?;
     let [own, victim] = scene.own(0)?;
     let [sender, server] = [scene.sender.id(), scene.victim.id()];
     let other: IpAddr = "10.244.1.77".parse()?;
@@ -215,7 +201,7 @@ fn the_last_drop_of_a_pod_is_explained_with_the_same_reason() -> Result<()> {
 fn policies_of_networks_are_explained_with_the_reason_of_the_drop() -> Result<()> {
     let closed = declared().with("directAccess", json!(false));
     let scene = Scene::with(&["--drop-event-interval=1"], &closed)?;
-    let listener = listen(&scene)?;
+    let listener = scene.agent.follow_drops()?;
     let [_, victim] = scene.own(0)?;
     let frame = scene.frame_of_world(WORLD[0], victim, PORT, REFUSED);
     provoke(
@@ -236,7 +222,7 @@ fn policies_of_networks_are_explained_with_the_reason_of_the_drop() -> Result<()
 
     let isolated = declared().with("ingressPolicy", json!("isolated"));
     let scene = Scene::with(&["--drop-event-interval=1"], &isolated)?;
-    let listener = listen(&scene)?;
+    let listener = scene.agent.follow_drops()?;
     let [own, victim] = scene.own(0)?;
     let frame = scene.to_victim(own, victim, REFUSED);
     provoke(
