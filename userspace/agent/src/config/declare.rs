@@ -97,8 +97,14 @@ macro_rules! config {
         }
 
         /// Reload rules of all fields, with the names of their keys.
-        #[cfg(test)]
         const RULES: &[(Rule, &str)] = &[$((Rule::$rule, $names)),*];
+
+        /// Returns whether a reload applies `key` at once.
+        fn is_live(key: &str) -> bool {
+            let live = RULES.iter().filter(|(rule, _)| *rule == Rule::Live);
+            live.flat_map(|(_, names)| names.split(", "))
+                .any(|name| name == key)
+        }
     };
 }
 

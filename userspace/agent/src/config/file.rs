@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use clap::{Arg, CommandFactory as _};
 
-use super::{Config, EXAMPLES, Keys, Options};
+use super::{Config, EXAMPLES, Keys, Options, is_live};
 
 /// Flags of the command line that are no keys of the file.
 const FLAGS_ONLY: [&str; 7] = [
@@ -86,7 +86,8 @@ fn arguments() -> Vec<Arg> {
 pub(crate) fn sample() -> String {
     let mut text = String::from(
         "# Configuration of viaductd, as `viaductd --sample-config` prints it. Every key is also a flag of the same\n\
-         # name, and the flag wins. Keys that are commented out show their default, or an example where it says so.\n",
+         # name, and the flag wins. Keys that are commented out show their default, or an example where it says so.\n\
+         # A reload applies the keys with the word \"Live\"; all others are applied at the next start.\n",
     );
     let (first, others): (Vec<Arg>, Vec<Arg>) = arguments()
         .into_iter()
@@ -110,15 +111,19 @@ fn write_key(text: &mut String, argument: &Arg) {
         .rsplit_once(" [default: ")
         .unwrap_or((&help, "none"));
     let (default, condition) = note.split_once("; ").unwrap_or((note, ""));
+    let on_reload = if is_live(key) { " Live." } else { "" };
     let (comment, line) = if key == "pod-cidr" {
-        (format!("{meaning}."), format!("{key} = {SAMPLE_POD_CIDR}"))
+        (
+            format!("{meaning}.{on_reload}"),
+            format!("{key} = {SAMPLE_POD_CIDR}"),
+        )
     } else if let Some(value) = default_literal(key, default) {
         let condition = match condition {
             "" => String::new(),
             condition => format!(" Default: {default}; {condition}."),
         };
         (
-            format!("{meaning}.{condition}"),
+            format!("{meaning}.{on_reload}{condition}"),
             format!("# {key} = {value}"),
         )
     } else {
@@ -126,7 +131,7 @@ fn write_key(text: &mut String, argument: &Arg) {
         let examples = EXAMPLES.iter().filter(|(name, _)| *name == field);
         let example = examples.map(|(_, value)| *value).next().unwrap_or("\"\"");
         (
-            format!("{meaning}. Default: {note}. Example:"),
+            format!("{meaning}.{on_reload} Default: {note}. Example:"),
             format!("# {key} = {example}"),
         )
     };
