@@ -5,11 +5,11 @@ use core::ptr;
 use abi::maps::{CACHE_CAPACITY_OF_CPU, EPOCH_OF_TABLES, EPOCHS_OF_FLOWS, SHARDS};
 use abi::{Events, OffloadCandidate, Offloaded, PendingCounters, Tuple};
 use aya_ebpf::helpers;
-use verdict::flow_cache::{CacheEntry, CachePlace, FlowCache, WAYS};
+use verdict::flow_cache::{Bucket, CacheEntry, FlowCache, WAYS};
 
 use crate::atomic;
 use crate::kernel::Kernel;
-use crate::maps::{CACHE_TAGS, CANDIDATES, EPOCHS, EVENTS, FLOW_CACHE, OFFLOADED, PENDING};
+use crate::maps::{CACHE_BUCKETS, CANDIDATES, EPOCHS, EVENTS, FLOW_CACHE, OFFLOADED, PENDING};
 use crate::pending;
 
 /// Whether the uplink's program is the first that sees leaving packets, so that packet tags reach
@@ -21,6 +21,10 @@ static UPLINK_HANDOFF: u64 = 1;
 /// maps.
 #[unsafe(no_mangle)]
 static CACHE_CAPACITY: u64 = CACHE_CAPACITY_OF_CPU as u64;
+
+/// Nanoseconds of a jiffy. The loader sets it; of the longest one, if it cannot.
+#[unsafe(no_mangle)]
+static JIFFY: u64 = 10_000_000;
 
 impl FlowCache for Kernel {
     type EntryRef = &'static CacheEntry;
@@ -35,6 +39,13 @@ impl FlowCache for Kernel {
     fn jiffies(&self) -> u64 {
         // SAFETY: the helper takes nothing. The verifier replaces the call by a load.
         unsafe { helpers::bpf_jiffies64() }
+    }
+
+    #[inline(always)]
+    fn nanoseconds_of_jiffy(&self) -> u64 {
+        // SAFETY: a static that only the loader writes, before the object is loaded; volatile,
+        // because the compiler must not use the initial value.
+        unsafe { ptr::read_volatile(&raw const JIFFY) }
     }
 
     #[inline(always)]
@@ -98,8 +109,17 @@ impl FlowCache for Kernel {
     }
 
     #[inline(always)]
-    fn cache_tags(&self, bucket: u32) -> u64 {
-        CACHE_TAGS.get(bucket / WAYS).map_or(0, |tags| *tags)
+    fn cache_bucket(&self, index: u32) -> Bucket {
+        bucket(index).copied().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn store_cache_bucket(&mut self, index: u32, bucket: Bucket) {
+        if let Some(slot) = CACHE_BUCKETS.get_ptr_mut(index / WAYS) {
+            // SAFETY: this CPU's own, and no hook interrupts another. `pending_distance` of another
+            // CPU may read it meanwhile, and compares what it finds.
+            unsafe { *slot = bucket };
+        }
     }
 
     #[inline(always)]
@@ -108,15 +128,10 @@ impl FlowCache for Kernel {
     }
 
     #[inline(always)]
-    fn store_cache_entry(&mut self, index: u32, place: CachePlace, entry: &CacheEntry) {
-        let tags = CACHE_TAGS.get_ptr_mut(index / WAYS);
-        let slot = FLOW_CACHE.get_ptr_mut(index);
-        if let (Some(tags), Some(slot)) = (tags, slot) {
-            // SAFETY: both are this CPU's own, and no hook interrupts another.
-            unsafe {
-                *tags = place.mark(*tags, index % WAYS);
-                *slot = *entry;
-            }
+    fn store_cache_entry(&mut self, index: u32, entry: &CacheEntry) {
+        if let Some(slot) = FLOW_CACHE.get_ptr_mut(index) {
+            // SAFETY: this CPU's own, and no hook interrupts another.
+            unsafe { *slot = *entry };
         }
     }
 
@@ -146,6 +161,17 @@ impl FlowCache for Kernel {
     fn pending_distance(&mut self, bucket: u32, flow_id: u32, sequence: u32) -> u32 {
         let (bucket, flow_id) = (u64::from(bucket), u64::from(flow_id));
         pending::distance(self.context(), bucket, flow_id, u64::from(sequence)) as u32
+    }
+
+    #[inline(always)]
+    fn clear_pending(&mut self, index: u32) {
+        if let Some(pending) = PENDING.get_ptr_mut(index) {
+            // SAFETY: as above.
+            unsafe {
+                (*pending).packets = 0;
+                (*pending).bytes = 0;
+            }
+        }
     }
 
     #[inline(always)]
@@ -179,6 +205,12 @@ impl FlowCache for Kernel {
         // SAFETY: as above.
         unsafe { ptr::write_volatile(&raw mut (*self.context()).tc_index, skb_tag) }
     }
+}
+
+/// Returns the bucket at an index of [`FlowCache::cache_bucket`].
+#[inline(always)]
+pub(crate) fn bucket(index: u32) -> Option<&'static Bucket> {
+    CACHE_BUCKETS.get(index / WAYS)
 }
 
 /// Returns the number of flow cache entries of each CPU.

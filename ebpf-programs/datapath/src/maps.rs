@@ -7,7 +7,7 @@ use abi::{ClockEntry, DatagramRing, DropRecord, HeldFragment, PodDrops, maps as 
 use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue, RingBuf};
-use verdict::flow_cache::{CacheEntry, WAYS};
+use verdict::flow_cache::{Bucket, CacheEntry, WAYS};
 use verdict::{ClockHand, Work};
 
 /// Makes a static for each map of the ABI.
@@ -129,8 +129,9 @@ pub(crate) fn hand() -> Option<&'static mut ClockHand> {
 pub(crate) static FLOW_CACHE: Array<CacheEntry> =
     Array::with_max_entries(names::CACHE_CAPACITY, names::MMAPABLE.flag());
 
-/// Tags of the entries of [`FLOW_CACHE`], an element for each bucket: side by side, so that most
-/// are in a CPU cache. Never pinned, as [`SCRATCH`]. The loader sets the capacity.
+/// Buckets of [`FLOW_CACHE`], which say where the entry of a key is. A part for each CPU, which
+/// other CPUs read only to search for acknowledgment numbers. Never pinned, as [`SCRATCH`]. The
+/// loader sets the capacity.
 #[map]
-pub(crate) static CACHE_TAGS: Array<u64> =
+pub(crate) static CACHE_BUCKETS: Array<Bucket> =
     Array::with_max_entries(names::CACHE_CAPACITY / WAYS, names::MMAPABLE.flag());

@@ -15,7 +15,7 @@ use crate::flow_cache;
 use crate::kernel::Kernel;
 use crate::maps::{self, PENDING, Scratch};
 
-/// Most CPUs of a machine, with the entries of a bucket each; the loop ends behind the last one.
+/// Most CPUs of a machine, with the keys of a bucket each; the loop ends behind the last one.
 const MOST: u32 = 8_192 * WAYS;
 const CONTINUE: i64 = 0;
 const STOP: i64 = 1;
@@ -46,16 +46,17 @@ pub(crate) extern "C" fn distance(
     }
 }
 
-/// Compares the counters of one entry of the bucket, of one CPU.
+/// Compares the counters of one key of the bucket, of one CPU.
 extern "C" fn visit(number: u32, _: *mut c_void) -> i64 {
     let Some(work) = maps::work(Scratch::Packet) else {
         return STOP;
     };
     let search = &mut work.pending;
     let first = (number / WAYS).wrapping_mul(flow_cache::capacity());
-    let index = first
-        .wrapping_add(search.bucket)
-        .wrapping_add(number % WAYS);
+    let Some(bucket) = flow_cache::bucket(first.wrapping_add(search.bucket)) else {
+        return STOP;
+    };
+    let index = first.wrapping_add(bucket.entry(number % WAYS));
     let Some(counters) = PENDING.get_ptr(index) else {
         return STOP;
     };

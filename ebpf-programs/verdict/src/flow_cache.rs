@@ -26,29 +26,32 @@ mod bucket;
 mod cache_key;
 mod lookup;
 mod rewrite_template;
+mod ring;
 mod uplink_handoff;
 
-pub use bucket::{CachePlace, WAYS};
+pub use bucket::{Bucket, CachePlace, WAYS};
 pub use cache_key::CacheKey;
 pub(crate) use cache_key::place_of_tuple;
 pub(crate) use lookup::{apply_hit, find, find_redirect, record};
 pub use rewrite_template::RewriteTemplate;
+pub use ring::CacheRing;
 pub(crate) use uplink_handoff::{find_uplink_flow, propagate, tag_offloaded};
 
 /// Jiffies for which an entry is valid without an agent that reports changes: 10 to 100
 /// milliseconds.
 pub const MAX_AGE: u64 = 10;
 
-/// Nanoseconds of the longest jiffy, that of a kernel with 100 of them a second.
-const LONGEST_JIFFY: u64 = 10_000_000;
+/// Jiffies that a pod-side entry lasts at least when the uplink-side entry of its packet is added to
+/// it. An entry that is about to expire is made again instead.
+const LEAST_LEFT: u64 = MAX_AGE / 2;
 
 /// Returns the jiffies for which an entry is valid that is recorded now, while changes of routes
-/// and neighbours are reported for another `valid_for` nanoseconds: no longer than that on any
-/// kernel, but [`MAX_AGE`] at least.
+/// and neighbours are reported for another `valid_for` nanoseconds: no longer than that, but
+/// [`MAX_AGE`] at least. A jiffy has `jiffy` nanoseconds.
 #[inline(always)]
-pub(crate) fn lifetime(valid_for: u64) -> u64 {
+pub(crate) fn lifetime(valid_for: u64, jiffy: u64) -> u64 {
     // Bounded, so that no value in the table makes an entry last.
-    (valid_for.min(Events::VALIDITY) / LONGEST_JIFFY).max(MAX_AGE)
+    (valid_for.min(Events::VALIDITY) / jiffy.max(1)).max(MAX_AGE)
 }
 
 /// Packets per direction that a flow must have had before cache entries are made for it. Many flows
@@ -66,6 +69,8 @@ pub trait FlowCache {
     fn mark(&self) -> u32;
     /// Returns the kernel's jiffies.
     fn jiffies(&self) -> u64;
+    /// Returns the nanoseconds of a jiffy: 1 to 10 million, as the kernel was built.
+    fn nanoseconds_of_jiffy(&self) -> u64;
     /// Returns how many packets per direction a flow must have had before entries are made for it.
     fn cache_threshold(&self) -> u64 {
         CACHE_THRESHOLD
@@ -90,14 +95,16 @@ pub trait FlowCache {
     fn cache_capacity(&self) -> u32;
     /// Returns the index of this CPU's first entry.
     fn first_cache_index(&self) -> u32;
-    /// Returns the tags of the bucket whose first entry has this index, 16 bits each, 0 where there
-    /// is no entry. An entry, which may be in no CPU cache, is read only where its tag is that of
-    /// the key.
-    fn cache_tags(&self, bucket: u32) -> u64;
+    /// Returns the bucket at this index, which is that of the CPU's first entry and
+    /// [`CachePlace::within`] together. An entry, which may be in no CPU cache, is read only where
+    /// its tag is that of the key.
+    fn cache_bucket(&self, index: u32) -> Bucket;
+    /// Replaces the bucket at this index.
+    fn store_cache_bucket(&mut self, index: u32, bucket: Bucket);
     /// Returns the entry at this index.
     fn cache_entry(&self, index: u32) -> Option<Self::EntryRef>;
-    /// Replaces the entry at this index, and its tag.
-    fn store_cache_entry(&mut self, index: u32, place: CachePlace, entry: &CacheEntry);
+    /// Replaces the entry at this index.
+    fn store_cache_entry(&mut self, index: u32, entry: &CacheEntry);
     /// Returns the packets that hit the entry at this index and are not yet in the flow table.
     fn pending_counters(&self, index: u32) -> Option<&PendingCounters>;
     /// Counts a packet for the entry at this index, and stores its acknowledgment number (TCP).
@@ -105,10 +112,12 @@ pub trait FlowCache {
     /// id.
     fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32, acknowledgment: u32) -> bool;
     /// Returns the least distance of `sequence` from an acknowledgment number that any CPU has
-    /// stored in this bucket for the flow with this id; [`u32::MAX`] where there is none. `bucket`
-    /// is the index of its first entry among those of each CPU.
+    /// stored for the flow with this id, for an entry of this bucket; [`u32::MAX`] where there is
+    /// none. `bucket` is [`CachePlace::within`] each CPU.
     fn pending_distance(&mut self, bucket: u32, flow_id: u32, sequence: u32) -> u32;
-    /// Resets the pending counters at this index to zero, for the flow with this key and id.
+    /// Sets the pending counters at this index to zero.
+    fn clear_pending(&mut self, index: u32);
+    /// Sets the pending counters at this index to zero, for the flow with this key and id.
     fn reset_pending(&mut self, index: u32, key: &Tuple, flow_id: u32);
     /// Returns whether `from_pod` may hand packets over to the uplink's program by
     /// [`FlowCache::set_skb_tag`]: only where no other program sees the packet in between.
@@ -206,8 +215,6 @@ pub struct CacheRecorder {
     pub key: CacheKey,
     /// Whether an entry may be made from this packet; 0 or 1.
     pub cacheable: u32,
-    /// Index of the entry to write.
-    pub index: u32,
     /// [`FlowCache::jiffies`] when the packet was parsed.
     pub recorded_at: u64,
     /// [`FlowCache::epoch`] when the packet was parsed.

@@ -124,7 +124,7 @@ pub(crate) fn refresh<E: Node + FlowCache>(env: &E, work: &mut Work) {
         rows.jiffies = jiffies;
         rows.epoch = epoch;
         rows.now = env.now();
-        rows.lifetime = lifetime(env.events_valid_for());
+        rows.lifetime = lifetime(env.events_valid_for(), env.nanoseconds_of_jiffy());
         rows.interface = NO_INTERFACE;
         rows.uplink.interface = NO_INTERFACE;
         rows.bridge = NO_INTERFACE;

@@ -9,7 +9,7 @@ use abi::{
     Offloaded, Tuple,
 };
 
-use crate::flow_cache::{CacheEntry, CacheRecorder};
+use crate::flow_cache::{CacheEntry, CacheRecorder, CacheRing};
 use crate::fragment::FragmentWork;
 use crate::outcome::Code;
 use crate::row_cache::RowCache;
@@ -77,6 +77,8 @@ pub struct Work {
     pub recorder: CacheRecorder,
     /// The cache entry being built.
     pub cache_entry: CacheEntry,
+    /// Which cache entry is used next. Stays from packet to packet.
+    pub cache_ring: CacheRing,
 }
 
 /// Sampling of the packets that a CPU delivers to pods through the stack.
@@ -95,7 +97,7 @@ pub struct Sampling {
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct PendingSearch {
-    /// Index of the bucket's first counters among those of each CPU.
+    /// [`crate::flow_cache::CachePlace::within`] each CPU.
     pub bucket: u32,
     /// [`abi::Flow::flow_id`] of the flow.
     pub flow_id: u32,

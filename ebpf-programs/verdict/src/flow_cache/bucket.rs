@@ -1,22 +1,66 @@
-//! Buckets of the flow cache: which of four entries is a key's.
+//! Buckets of the flow cache: where the entry of a key is.
 //!
-//! A key's hash selects a bucket and a tag. The four tags of a bucket are one word, which is read
-//! before any entry: a key that is not in the cache costs no other memory access, and flows whose
-//! hashes collide do not replace each other until a fifth comes.
+//! A key's hash selects a bucket and a tag. A bucket has four tags, and for each the number of the
+//! entry. Both are read before any entry: a key that is not in the cache costs no other memory
+//! access, and flows whose hashes collide do not replace each other until a fifth comes.
+//!
+//! Buckets are spread by the hash, and small. Entries are large, so they lie side by side in the
+//! order in which they were made ([`super::ring`]): few flows touch few pages of memory.
 
-/// Entries of a bucket.
+/// Keys of a bucket.
 pub const WAYS: u32 = abi::maps::CACHE_WAYS;
-/// Bits of a tag.
-const TAG_BITS: u32 = 16;
+/// Bits of a tag, and of the number of an entry.
+const BITS: u32 = 16;
 /// A word with 1 in each tag.
 const EACH: u64 = 0x0001_0001_0001_0001;
+
+/// The keys that one bucket has entries for. The first key is in the lowest bits of each word.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Bucket {
+    /// The tags, 16 bits each; 0 where there is none.
+    tags: u64,
+    /// The numbers of the entries among those of the CPU, 16 bits each. An entry may be another
+    /// key's by now.
+    entries: u64,
+}
+
+impl Bucket {
+    /// Returns the number of the entry of one of the keys, 0 to 3.
+    #[inline(always)]
+    pub const fn entry(self, way: u32) -> u32 {
+        (self.entries >> shift(way)) as u16 as u32
+    }
+
+    /// Returns the bucket with this key, under the tag of `place`, and its entry.
+    #[inline(always)]
+    pub(super) const fn with(self, way: u32, place: CachePlace, entry: u32) -> Self {
+        let keep = !((u16::MAX as u64) << shift(way));
+        Self {
+            tags: self.tags & keep | (place.tag as u64) << shift(way),
+            entries: self.entries & keep | (entry as u16 as u64) << shift(way),
+        }
+    }
+
+    #[inline(always)]
+    fn way_of(self, tag: u16) -> Option<u32> {
+        let different = self.tags ^ u64::from(tag).wrapping_mul(EACH);
+        let ones = u64::from(u16::MAX);
+        (0..WAYS).find(|way| different >> (way * BITS) & ones == 0)
+    }
+}
+
+#[inline(always)]
+const fn shift(way: u32) -> u32 {
+    (way & (WAYS - 1)) * BITS
+}
 
 /// Where a key's entry may be: in one bucket, under one tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachePlace {
-    /// Index of the bucket's first entry on the CPU, before [`CachePlace::within`] reduces it.
+    /// The bucket, before [`CachePlace::within`] reduces it.
     bucket: u32,
-    /// The tag, never 0: that is a free entry's.
+    /// The tag, never 0: that is a free place's.
     tag: u16,
 }
 
@@ -31,43 +75,28 @@ impl CachePlace {
         }
     }
 
-    /// Returns the index of the bucket's first entry, in a part of `capacity` entries, a power of
+    /// Returns four times the number of the bucket on a CPU with `capacity` entries, a power of
     /// two.
     #[inline(always)]
     pub(crate) const fn within(self, capacity: u32) -> u32 {
         self.bucket & capacity.wrapping_sub(WAYS)
     }
 
-    /// Returns the entry of the bucket with the tag, 0 to 3. `tags` has that of the first entry in
-    /// its lowest bits.
+    /// Returns which key of the bucket has the tag, 0 to 3.
     #[inline(always)]
-    pub(super) fn find(self, tags: u64) -> Option<u32> {
-        way_of(tags, self.tag)
+    pub(super) fn find(self, bucket: Bucket) -> Option<u32> {
+        bucket.way_of(self.tag)
     }
 
-    /// Returns the entry of the bucket that a new entry is written to: the one with the tag, else a
-    /// free one, else `victim` modulo 4.
+    /// Returns which key of the bucket a new one replaces: the one with the tag, else a free place,
+    /// else `victim` modulo 4.
     #[inline(always)]
-    pub(super) fn choose(self, tags: u64, victim: u64) -> u32 {
+    pub(super) fn choose(self, bucket: Bucket, victim: u64) -> u32 {
         let [victim, ..] = victim.to_le_bytes();
-        self.find(tags)
-            .or_else(|| way_of(tags, 0))
+        self.find(bucket)
+            .or_else(|| bucket.way_of(0))
             .unwrap_or(u32::from(victim) & (WAYS - 1))
     }
-
-    /// Returns `tags` with the tag at an entry of the bucket.
-    #[inline(always)]
-    pub const fn mark(self, tags: u64, way: u32) -> u64 {
-        let shift = (way & (WAYS - 1)) * TAG_BITS;
-        tags & !((u16::MAX as u64) << shift) | (self.tag as u64) << shift
-    }
-}
-
-#[inline(always)]
-fn way_of(tags: u64, tag: u16) -> Option<u32> {
-    let different = tags ^ u64::from(tag).wrapping_mul(EACH);
-    let ones = u64::from(u16::MAX);
-    (0..WAYS).find(|way| different >> (way * TAG_BITS) & ones == 0)
 }
 
 #[cfg(test)]
@@ -80,40 +109,44 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_marked_entry_is_found_and_the_other_tags_stay(hash: u64, tags: u64, victim: u64) {
-            let place = CachePlace::of_hash(hash);
-            let way = place.choose(tags, victim);
-            let marked = place.mark(tags, way);
+        fn a_key_is_found_with_its_entry_and_the_others_stay(
+            hash: u64, tags: u64, entries: u64, victim: u64, entry: u16,
+        ) {
+            let (place, before) = (CachePlace::of_hash(hash), Bucket { tags, entries });
+            let way = place.choose(before, victim);
+            let after = before.with(way, place, entry.into());
             prop_assert!(way < WAYS);
-            prop_assert_eq!(place.find(marked), Some(way));
+            prop_assert_eq!(place.find(after), Some(way));
+            prop_assert_eq!(after.entry(way), u32::from(entry));
             for other in (0..WAYS).filter(|other| *other != way) {
-                let tag = u64::from(u16::MAX) << (other * TAG_BITS);
-                prop_assert_eq!(marked & tag, tags & tag);
+                prop_assert_eq!(after.entry(other), before.entry(other));
+                let tag = u64::from(u16::MAX) << shift(other);
+                prop_assert_eq!(after.tags & tag, before.tags & tag);
             }
         }
     }
 
     #[test]
-    fn four_keys_of_one_bucket_have_an_entry_each_and_a_fifth_replaces_one() {
+    fn four_keys_of_one_bucket_have_a_place_each_and_a_fifth_replaces_one() {
         let place = |tag: u64| CachePlace::of_hash(tag << 49);
-        let mut tags = 0;
+        let mut bucket = Bucket::default();
         let mut ways = BTreeSet::new();
         for tag in 1..=4 {
-            let way = place(tag).choose(tags, 0);
+            let way = place(tag).choose(bucket, 0);
             ways.insert(way);
-            tags = place(tag).mark(tags, way);
+            bucket = bucket.with(way, place(tag), 0);
         }
         assert_eq!(ways.len(), 4);
-        let way = place(5).choose(tags, 6);
+        let way = place(5).choose(bucket, 6);
         assert_eq!(way, 2);
-        tags = place(5).mark(tags, way);
-        let found = (1..=5).filter(|tag| place(*tag).find(tags).is_some());
+        bucket = bucket.with(way, place(5), 0);
+        let found = (1..=5).filter(|tag| place(*tag).find(bucket).is_some());
         assert_eq!(found.count(), 4);
     }
 
     #[test]
-    fn a_free_entry_is_no_keys() {
-        assert_eq!(CachePlace::of_hash(0).find(0), None);
+    fn a_free_place_is_no_keys() {
+        assert_eq!(CachePlace::of_hash(0).find(Bucket::default()), None);
     }
 
     #[test]

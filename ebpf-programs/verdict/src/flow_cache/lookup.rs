@@ -5,7 +5,7 @@ use abi::{Direction, DropReason, EndpointFlags, protocol};
 use super::cache_key::{ParsedHeaders, parse_v4, parse_v6};
 use super::uplink_handoff::{SkbTag, clear_skb_tag, propagate, tag_offloaded};
 use super::{
-    CacheEntry, CacheHit, CacheLookup, CachePlace, FlowCache, MAX_AGE, RewriteTemplate,
+    CacheEntry, CacheHit, CacheLookup, CachePlace, FlowCache, LEAST_LEFT, MAX_AGE, RewriteTemplate,
     ScratchProvider, Steps, shard,
 };
 use crate::bypass::{self, decrement_hop_limit};
@@ -117,7 +117,7 @@ fn redirect_parsed<E: Packet + Node + Shaper + FlowCache>(
     parsed: &ParsedHeaders,
 ) -> Option<Verdict> {
     let redirects = |valid: &ValidEntry<E::EntryRef>| valid.1.verdict != Verdict::Pass.code();
-    let valid = valid_entry(env, parsed).filter(redirects)?;
+    let valid = valid_entry(env, parsed, 0).filter(redirects)?;
     let pod = valid.1.pod;
     let CacheLookup::Done(number) = apply_entry(env, scratch, valid, parsed, false) else {
         return None;
@@ -136,7 +136,8 @@ fn search<E: Packet + Node + Shaper + FlowCache>(
     parsed: &ParsedHeaders,
     propagate: bool,
 ) -> CacheLookup {
-    match valid_entry(env, parsed) {
+    let left = if propagate { LEAST_LEFT } else { 0 };
+    match valid_entry(env, parsed, left) {
         Some(valid) => apply_entry(env, scratch, valid, parsed, propagate),
         None => CacheLookup::Miss,
     }
@@ -145,22 +146,23 @@ fn search<E: Packet + Node + Shaper + FlowCache>(
 /// A valid entry and its index.
 type ValidEntry<K> = (u32, K);
 
-/// Returns the packet's entry, if this CPU has a valid one.
+/// Returns the packet's entry, if this CPU has one that is valid for more than `left` jiffies.
 #[inline(always)]
 fn valid_entry<E: Shaper + FlowCache>(
     env: &E,
     parsed: &ParsedHeaders,
+    left: u64,
 ) -> Option<ValidEntry<E::EntryRef>> {
     let (place, now) = (parsed.key.place(), env.jiffies());
-    let bucket = bucket(env, place);
-    let index = bucket + place.find(env.cache_tags(bucket))?;
+    let bucket = env.cache_bucket(bucket_index(env, place));
+    let index = env.first_cache_index() + bucket.entry(place.find(bucket)?);
     let entry = env.cache_entry(index)?;
-    is_valid(env, &entry, parsed, now).then_some((index, entry))
+    is_valid(env, &entry, parsed, now + left).then_some((index, entry))
 }
 
-/// Returns the index of the first entry of a place's bucket on this CPU.
+/// Returns the index of a place's bucket on this CPU.
 #[inline(always)]
-fn bucket<E: FlowCache>(env: &E, place: CachePlace) -> u32 {
+fn bucket_index<E: FlowCache>(env: &E, place: CachePlace) -> u32 {
     env.first_cache_index() + place.within(env.cache_capacity())
 }
 
@@ -198,11 +200,11 @@ fn is_valid<E: Shaper + FlowCache>(
     env: &E,
     entry: &CacheEntry,
     parsed: &ParsedHeaders,
-    now: u64,
+    at: u64,
 ) -> bool {
     parsed.key.matches(&entry.key)
         && entry.epoch == env.epoch(entry.shard)
-        && now < entry.expires_at
+        && at < entry.expires_at
         && parsed.is_within(env, entry.max_length)
 }
 
@@ -218,11 +220,8 @@ fn start_recording<E: Shaper + FlowCache>(
     work.recorder.cacheable = 1;
     work.recorder.steps = 0;
     work.recorder.key = parsed.key;
-    let (place, now) = (parsed.key.place(), env.jiffies());
-    let bucket = bucket(env, place);
-    work.recorder.index = bucket + place.choose(env.cache_tags(bucket), now);
     work.recorder.length = parsed.length(env);
-    work.recorder.recorded_at = now;
+    work.recorder.recorded_at = env.jiffies();
     work.recorder.shard = shard(&parsed.key.tuple());
     work.recorder.epoch = env.epoch(work.recorder.shard);
     work.recorder.propagate = u32::from(skb_tag == SkbTag::PROPAGATE);
@@ -365,28 +364,49 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     if work.recorder.has_translation() {
         work.recorder.steps |= RewriteTemplate::steps(&work.headers.tuple, &work.translated);
     }
+    let index = take_entry(env, work);
     if work.recorder.has_flow() {
-        // Flush before reset: the counters at this index may still hold packets of another flow.
-        flush_counters(env, work.recorder.index, work.recorder.flow_id);
-        env.reset_pending(
-            work.recorder.index,
-            &work.headers.tuple,
-            work.recorder.flow_id,
-        );
+        env.reset_pending(index, &work.headers.tuple, work.recorder.flow_id);
     }
     // A packet that takes the stack may bypass it as soon as the agent has decided so.
     let waits = !redirects && hook != Hook::UplinkOut && offload::is_on(env);
     let lifetime = if waits { MAX_AGE } else { work.rows.lifetime };
     fill_entry(work, hook, number, to, lifetime);
-    let (index, steps) = (work.recorder.index, work.recorder.steps);
-    let place = work.recorder.key.place();
-    env.store_cache_entry(index, place, &work.cache_entry);
+    let steps = work.recorder.steps;
+    env.store_cache_entry(index, &work.cache_entry);
     if let Verdict::RedirectNeigh(_) = verdict {
         request_propagation(env, work, index, steps);
     }
     if work.recorder.propagate != 0 {
         propagate(env, work, index);
     }
+}
+
+/// Returns the index of the entry to write: the one that the key has, else the next of the ring,
+/// which its bucket then refers to.
+///
+/// Pending counters are added to their flows where the key in the bucket, or the entry, is replaced:
+/// no packet is counted there any more.
+#[inline(always)]
+fn take_entry<E: Node + FlowCache>(env: &mut E, work: &mut Work) -> u32 {
+    let (place, now) = (work.recorder.key.place(), work.recorder.recorded_at);
+    let (first, at) = (env.first_cache_index(), bucket_index(env, place));
+    let bucket = env.cache_bucket(at);
+    let way = place.choose(bucket, now);
+    let replaced = first + bucket.entry(way);
+    flush_counters(env, replaced, work.recorder.flow_id);
+    let is_own = |entry: E::EntryRef| entry.key.matches(&work.recorder.key);
+    if place.find(bucket).is_some() && env.cache_entry(replaced).is_some_and(is_own) {
+        return replaced;
+    }
+    let is_in_use = |entry: u32| {
+        let entry = env.cache_entry(first + entry);
+        entry.is_some_and(|entry| entry.expires_at > now)
+    };
+    let entry = work.cache_ring.take(now, env.cache_capacity(), is_in_use);
+    flush_counters(env, first + entry, work.recorder.flow_id);
+    env.store_cache_bucket(at, bucket.with(way, place, entry));
+    first + entry
 }
 
 /// Fills [`Work::cache_entry`] from the recorder. Field by field: a whole struct would be built on
@@ -420,7 +440,7 @@ fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32, lifetime: u64) 
 }
 
 /// Adds the pending counters at an index to the flow's entry, unless that entry is gone or another
-/// flow's. `current` is the id of the current packet's flow, whose entry has a later acknowledgment
+/// flow's, and clears them. `current` is the id of the current packet's flow, whose entry has a later acknowledgment
 /// number already.
 #[inline(always)]
 pub(super) fn flush_counters<E: Node + FlowCache>(env: &mut E, index: u32, current: u32) {
@@ -432,7 +452,9 @@ pub(super) fn flush_counters<E: Node + FlowCache>(env: &mut E, index: u32, curre
     if packets == 0 {
         return;
     }
-    let Some(entry) = env.flow(&pending.key) else {
+    let found = env.flow(&pending.key);
+    env.clear_pending(index);
+    let Some(entry) = found else {
         return;
     };
     let flow = env.read(entry);

@@ -97,8 +97,7 @@ pub(crate) fn propagate<E: Node + FlowCache>(env: &mut E, work: &mut Work, index
     flush_counters(env, at, work.recorder.flow_id);
     let tuple = work.cache_entry.key.tuple();
     env.reset_pending(at, &tuple, work.cache_entry.flow_id);
-    let place = work.cache_entry.key.place();
-    env.store_cache_entry(at, place, &work.cache_entry);
+    env.store_cache_entry(at, &work.cache_entry);
 }
 
 /// Returns whether both entries are from the same packet. A change in between needs no check: the

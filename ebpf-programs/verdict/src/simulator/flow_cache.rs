@@ -9,7 +9,7 @@ use std::ops::Deref;
 use abi::{Flow, OffloadCandidate, Offloaded, PendingCounters, Tuple};
 
 use super::World;
-use crate::flow_cache::{CacheEntry, CachePlace, FlowCache, WAYS};
+use crate::flow_cache::{Bucket, CacheEntry, FlowCache, WAYS};
 
 /// Nanoseconds per jiffy.
 pub const JIFFY: u64 = 4_000_000;
@@ -29,8 +29,8 @@ pub struct Memory {
     pub hits: u64,
     /// Number of packets that a flow must have before it is cached.
     pub cache_threshold: u64,
-    /// The tags of each bucket, by the index of its first entry.
-    tags: BTreeMap<u32, u64>,
+    /// The buckets, by index.
+    buckets: BTreeMap<u32, Bucket>,
     entries: BTreeMap<u32, CacheEntry>,
     pending: BTreeMap<u32, PendingCounters>,
     shards: BTreeMap<u32, u64>,
@@ -126,6 +126,10 @@ impl FlowCache for World {
         self.clock / JIFFY + u64::from(self.now) * SECOND / JIFFY
     }
 
+    fn nanoseconds_of_jiffy(&self) -> u64 {
+        JIFFY
+    }
+
     fn cache_threshold(&self) -> u64 {
         if self.memory.disabled {
             0
@@ -169,19 +173,21 @@ impl FlowCache for World {
         0
     }
 
-    fn cache_tags(&self, bucket: u32) -> u64 {
-        self.memory.tags.get(&bucket).copied().unwrap_or(0)
+    fn cache_bucket(&self, index: u32) -> Bucket {
+        let bucket = self.memory.buckets.get(&index);
+        bucket.copied().unwrap_or_default()
+    }
+
+    fn store_cache_bucket(&mut self, index: u32, bucket: Bucket) {
+        self.memory.buckets.insert(index, bucket);
     }
 
     fn cache_entry(&self, index: u32) -> Option<EntryCopy> {
         self.memory.entries.get(&index).copied().map(EntryCopy)
     }
 
-    fn store_cache_entry(&mut self, index: u32, place: CachePlace, entry: &CacheEntry) {
+    fn store_cache_entry(&mut self, index: u32, entry: &CacheEntry) {
         if !self.memory.disabled {
-            let way = index % WAYS;
-            let tags = self.memory.tags.entry(index - way).or_default();
-            *tags = place.mark(*tags, way);
             self.memory.entries.insert(index, *entry);
         }
     }
@@ -202,12 +208,19 @@ impl FlowCache for World {
     }
 
     fn pending_distance(&mut self, bucket: u32, flow_id: u32, sequence: u32) -> u32 {
-        let ways = self.memory.pending.range(bucket..bucket + WAYS);
-        ways.map(|(_, pending)| pending)
+        let bucket = self.cache_bucket(bucket);
+        let pending = (0..WAYS).filter_map(|way| self.memory.pending.get(&bucket.entry(way)));
+        pending
             .filter(|pending| pending.flow_id == flow_id && pending.packets > 0)
             .map(|pending| sequence.wrapping_sub(pending.acknowledged))
             .min()
             .unwrap_or(u32::MAX)
+    }
+
+    fn clear_pending(&mut self, index: u32) {
+        if let Some(pending) = self.memory.pending.get_mut(&index) {
+            (pending.packets, pending.bytes) = (0, 0);
+        }
     }
 
     fn reset_pending(&mut self, index: u32, key: &Tuple, flow_id: u32) {

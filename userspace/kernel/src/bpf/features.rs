@@ -5,9 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::RangeInclusive;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use nix::errno::Errno;
+use nix::sys::time::TimeValLike as _;
+use nix::time::{ClockId, clock_getres};
 use steps::SocketHook;
 
 use crate::bpf::instructions::{CALL, EXIT, MOVE, instruction, low_bits, offset_bits};
@@ -20,6 +23,9 @@ const CHECKSUM_OF_IPV6: u64 = 0x80;
 
 /// `BPF_FIB_LOOKUP_MARK` of `bpf_fib_lookup`.
 const LOOKUP_BY_MARK: u64 = 1 << 5;
+
+/// Nanoseconds of the shortest and the longest jiffy (`CONFIG_HZ` 1000 and 100).
+const JIFFIES: RangeInclusive<u64> = 1_000_000..=10_000_000;
 
 /// An optional feature of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +48,7 @@ pub(crate) struct Probed {
     checksum: io::Result<()>,
     mark: io::Result<()>,
     scrub: io::Result<()>,
+    jiffy: u64,
 }
 
 impl Probed {
@@ -52,6 +59,7 @@ impl Probed {
             checksum: checksum(),
             mark: lookup_by_mark(),
             scrub: probe_redirect_peer::probe(),
+            jiffy: jiffy(),
         }
     }
 
@@ -67,6 +75,11 @@ impl Probed {
         } else {
             0
         }
+    }
+
+    /// Returns the nanoseconds of a jiffy.
+    pub(crate) fn jiffy(&self) -> u64 {
+        self.jiffy
     }
 
     /// Whether `bpf_redirect_peer` scrubs the packets that it redirects.
@@ -134,6 +147,17 @@ fn sockets(unavailable: &BTreeMap<SocketHook, String>) -> Feature {
         chosen: chosen.to_owned(),
         reason: missing.join("; "),
     }
+}
+
+/// Returns the nanoseconds of a jiffy, which are the resolution of the kernel's coarse clock
+/// (`KTIME_LOW_RES`). Where that cannot be read, those of the longest: then cache entries expire
+/// early, and none late.
+fn jiffy() -> u64 {
+    clock_getres(ClockId::CLOCK_MONOTONIC_COARSE)
+        .ok()
+        .and_then(|resolution| u64::try_from(resolution.num_nanoseconds()).ok())
+        .filter(|resolution| JIFFIES.contains(resolution))
+        .unwrap_or(*JIFFIES.end())
 }
 
 /// Queries the TCX programs of `lo`. A kernel before 6.6, or one built without TCX, returns an
@@ -222,7 +246,9 @@ mod tests {
             checksum: Ok(()),
             mark: Ok(()),
             scrub: Err(io::Error::other("it is not")),
+            jiffy: jiffy(),
         };
+        assert!(JIFFIES.contains(&probed.jiffy()), "{probed:?}");
         assert!(!probed.has_tcx());
         assert!(!probed.peers_scrub());
         assert_eq!(probed.checksum_flag(), CHECKSUM_OF_IPV6);

@@ -44,17 +44,20 @@ const CHECKSUM_FLAG: &str = "CSUM_F_IPV6";
 const UPLINK_HANDOFF: &str = "UPLINK_HANDOFF";
 /// Constant of the object: the flow cache entries of each CPU.
 const CACHE_CAPACITY: &str = "CACHE_CAPACITY";
+/// Constant of the object: nanoseconds of a jiffy.
+const JIFFY: &str = "JIFFY";
 /// Constant of the object: whether `bpf_redirect_peer` scrubs packets.
 const REDIRECT_PEER_SCRUBS: &str = "REDIRECT_PEER_SCRUBS";
 
 /// Constants of the object, with the values that the loader writes into them.
-pub(crate) type LoaderConstants = [(&'static str, u64); 4];
+pub(crate) type LoaderConstants = [(&'static str, u64); 5];
 
 /// Returns the constants for a kernel with these features, and these capacities.
 pub(crate) fn constants(probed: &Probed, capacities: Capacities) -> LoaderConstants {
     [
         (CACHE_CAPACITY, capacities.cache_of_cpu.into()),
         (CHECKSUM_FLAG, probed.checksum_flag()),
+        (JIFFY, probed.jiffy()),
         (UPLINK_HANDOFF, probed.has_tcx().into()),
         (REDIRECT_PEER_SCRUBS, probed.peers_scrub().into()),
     ]
@@ -88,7 +91,7 @@ pub(crate) fn load(
         .map_max_entries(abi::maps::TURNS.name, capacities.flows)
         .map_max_entries(abi::maps::PENDING.name, cached)
         .map_max_entries(FLOW_CACHE, cached)
-        .map_max_entries(CACHE_TAGS, cached / abi::maps::CACHE_WAYS);
+        .map_max_entries(CACHE_BUCKETS, cached / abi::maps::CACHE_WAYS);
     loader.btf(None).default_map_pin_directory(pins.maps());
     for map in abi::maps::ALL {
         loader.map_pin_path(map.name, pins.map(map.name));
@@ -102,7 +105,7 @@ pub(crate) fn load(
 /// Names of the flow cache's maps. Only classifier programs use them, and they take most of the
 /// memory.
 const FLOW_CACHE: &str = "FLOW_CACHE";
-const CACHE_TAGS: &str = "CACHE_TAGS";
+const CACHE_BUCKETS: &str = "CACHE_BUCKETS";
 
 /// The loaded classifier programs, and the directory of their pinned links.
 pub(crate) struct Programs {
@@ -122,7 +125,7 @@ impl Programs {
     ) -> Result<Self, OpenError> {
         let cached = if let Some(cached) = cache.take(&PROGRAMS) {
             drop(object.take_map(FLOW_CACHE));
-            drop(object.take_map(CACHE_TAGS));
+            drop(object.take_map(CACHE_BUCKETS));
             cached
         } else {
             verify(&mut object)?;
