@@ -2,9 +2,9 @@
 //!
 //! A TCX program, which the kernel calls without a TC filter around it, saves a tenth of a
 //! microsecond per packet. Attaching it, and removing a link that has it, each holds the RTNL lock
-//! for an RCU grace period, some ten milliseconds. So a pod gets it once it has sent as many
-//! packets as pay for both. This costs at most twice as much as the best choice in hindsight,
-//! whatever the pod sends next. Packet counters come in as arguments.
+//! for an RCU grace period, some ten milliseconds, in which the CPUs do other work. So pods that
+//! send little never get it, and the engine bounds how many do at once. Packet counters come in as
+//! arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +14,8 @@ use model::{IfName, State};
 use crate::Records;
 use crate::tables::may_bypass;
 
-/// Number of packets that pays for both grace periods.
-pub(crate) const BREAK_EVEN_PACKETS: u64 = 250_000;
+/// Number of packets of established flows after which a pod is a high-traffic pod (decision 161).
+pub(crate) const HIGH_TRAFFIC_PACKETS: u64 = 25_000;
 /// Packets of each flow that do not use the flow cache: the first ones, and those that open and
 /// close it.
 const UNCACHED_PER_FLOW: u64 = 16;
@@ -46,7 +46,7 @@ pub fn high_traffic_links(
         .iter()
         .filter_map(|(slot, sent)| {
             let cached = cacheable_packets(sent);
-            (cached >= BREAK_EVEN_PACKETS).then_some((cached, links.get(slot)?))
+            (cached >= HIGH_TRAFFIC_PACKETS).then_some((cached, links.get(slot)?))
         })
         .collect();
     high_traffic.sort_by(|(one, _), (other, _)| other.cmp(one));
@@ -102,18 +102,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_gets_the_tcx_fast_path_at_the_break_even_count() {
+    fn a_pod_gets_the_tcx_fast_path_once_it_has_sent_many_packets() {
         let [one, other] = pods();
         let both = [one.clone(), other.clone()];
         let slots = (one.slot, other.slot);
         let little = [
-            (slots.0, sent(BREAK_EVEN_PACKETS - 1, 0)),
+            (slots.0, sent(HIGH_TRAFFIC_PACKETS - 1, 0)),
             (slots.1, sent(3, 0)),
         ];
         assert_eq!(chosen(&both, &little), []);
         let much = [
-            (slots.0, sent(BREAK_EVEN_PACKETS, 0)),
-            (slots.1, sent(2 * BREAK_EVEN_PACKETS, 0)),
+            (slots.0, sent(HIGH_TRAFFIC_PACKETS, 0)),
+            (slots.1, sent(2 * HIGH_TRAFFIC_PACKETS, 0)),
         ];
         assert_eq!(chosen(&both, &much), [name(&other), name(&one)]);
     }
@@ -121,14 +121,17 @@ mod tests {
     #[test]
     fn short_connections_make_no_high_traffic_pod() {
         let [one, _] = pods();
-        let many = [(one.slot, sent(10 * BREAK_EVEN_PACKETS, BREAK_EVEN_PACKETS))];
+        let many = [(
+            one.slot,
+            sent(10 * HIGH_TRAFFIC_PACKETS, HIGH_TRAFFIC_PACKETS),
+        )];
         assert_eq!(chosen(std::slice::from_ref(&one), &many), []);
     }
 
     #[test]
     fn a_pod_that_may_not_bypass_gets_no_tcx_fast_path() {
         let [one, _] = pods();
-        let much = [(one.slot, sent(2 * BREAK_EVEN_PACKETS, 0))];
+        let much = [(one.slot, sent(2 * HIGH_TRAFFIC_PACKETS, 0))];
         let mut limited = one.clone();
         limited.bandwidth.egress = Some(Limit {
             rate: NonZeroU64::MIN,
@@ -149,7 +152,7 @@ mod tests {
         let [one, _] = pods();
         let mut world = World::empty();
         world.remember(&one, State::Attached);
-        let sent = BTreeMap::from([(one.slot, sent(BREAK_EVEN_PACKETS, 0))]);
+        let sent = BTreeMap::from([(one.slot, sent(HIGH_TRAFFIC_PACKETS, 0))]);
         let already = BTreeSet::from([name(&one)]);
         assert!(
             high_traffic_links(&tcx_fast_path_candidates(&world.records, &already), &sent)
