@@ -364,7 +364,9 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     if work.recorder.has_translation() {
         work.recorder.steps |= RewriteTemplate::steps(&work.headers.tuple, &work.translated);
     }
-    let index = take_entry(env, work);
+    let Some(index) = take_entry(env, work) else {
+        return;
+    };
     if work.recorder.has_flow() {
         env.reset_pending(index, &work.headers.tuple, work.recorder.flow_id);
     }
@@ -383,30 +385,31 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
 }
 
 /// Returns the index of the entry to write: the one that the key has, else the next of the ring,
-/// which its bucket then refers to.
+/// which its bucket then refers to; none while the entries of this CPU are in use.
 ///
 /// Pending counters are added to their flows where the key in the bucket, or the entry, is replaced:
 /// no packet is counted there any more.
 #[inline(always)]
-fn take_entry<E: Node + FlowCache>(env: &mut E, work: &mut Work) -> u32 {
+fn take_entry<E: Node + FlowCache>(env: &mut E, work: &mut Work) -> Option<u32> {
     let (place, now) = (work.recorder.key.place(), work.recorder.recorded_at);
     let (first, at) = (env.first_cache_index(), bucket_index(env, place));
     let bucket = env.cache_bucket(at);
     let way = place.choose(bucket, now);
     let replaced = first + bucket.entry(way);
-    flush_counters(env, replaced, work.recorder.flow_id);
     let is_own = |entry: E::EntryRef| entry.key.matches(&work.recorder.key);
     if place.find(bucket).is_some() && env.cache_entry(replaced).is_some_and(is_own) {
-        return replaced;
+        flush_counters(env, replaced, work.recorder.flow_id);
+        return Some(replaced);
     }
     let is_in_use = |entry: u32| {
         let entry = env.cache_entry(first + entry);
         entry.is_some_and(|entry| entry.expires_at > now)
     };
-    let entry = work.cache_ring.take(now, env.cache_capacity(), is_in_use);
+    let entry = (work.cache_ring).take(now, env.cache_capacity(), is_in_use)?;
+    flush_counters(env, replaced, work.recorder.flow_id);
     flush_counters(env, first + entry, work.recorder.flow_id);
     env.store_cache_bucket(at, bucket.with(way, place, entry));
-    first + entry
+    Some(first + entry)
 }
 
 /// Fills [`Work::cache_entry`] from the recorder. Field by field: a whole struct would be built on
