@@ -240,6 +240,13 @@ drop_reasons! {
     InternalNetwork = 30, "internal-network",
         at "from_pod, to_pod, uplink_in, uplink_out",
         do "Publish a port of the pod, or attach the pod to a second network that is not internal.";
+    /// An ICMP error from outside quotes a packet of a hostport, and no flow has sent that packet.
+    /// The stack would apply the error to the socket that reserves the port, and so to the path MTU
+    /// of the node.
+    ErrorWithoutFlow = 31, "error-without-flow",
+        at "uplink_in",
+        do "Expected after flows were evicted or expired. If it lasts, capture at the uplink: a \
+            sender forges ICMP errors.";
 }
 
 #[cfg(test)]

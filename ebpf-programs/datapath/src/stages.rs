@@ -86,6 +86,9 @@ stage!(stage_find_flow(hook: Hook) -> bool, |kernel, work, hook| {
 stage!(stage_find_quoted_flow(hook: Hook) -> bool, |kernel, work, hook| {
     stages::find_quoted_flow(kernel, work, hook)
 });
+stage!(stage_check_quoted_hostport() -> Decision<()>, |kernel, work| {
+    stages::check_quoted_hostport(kernel, work)
+});
 stage!(stage_origin() -> Decision<Origin>, |kernel, work| {
     stages::origin(kernel, work)
 });
@@ -95,9 +98,7 @@ stage!(stage_choose_source() -> Decision<()>, |kernel, work| {
 stage!(stage_keep_node_address() -> (), |_kernel, work| {
     stages::keep_node_address(work);
 });
-stage!(stage_track() -> Decision<()>, |kernel, work| {
-    stages::track(kernel, work)
-});
+stage!(stage_track() -> Decision<()>, |kernel, work| stages::track(kernel, work));
 stage!(stage_try_port(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
     stages::try_port(kernel, work, attempt)
 });
@@ -327,6 +328,11 @@ impl HookStages for Stages {
     #[inline(always)]
     fn find_quoted_flow(&mut self, hook: Hook) -> bool {
         Code::from_code(stage_find_quoted_flow(self.skb, hook.code()))
+    }
+
+    #[inline(always)]
+    fn check_quoted_hostport(&mut self) -> Decision<()> {
+        Code::from_code(stage_check_quoted_hostport(self.skb))
     }
 
     #[inline(always)]

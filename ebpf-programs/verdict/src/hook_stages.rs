@@ -53,6 +53,8 @@ pub trait HookStages {
     fn find_flow(&mut self, hook: Hook) -> bool;
     /// [`crate::stages::find_quoted_flow`].
     fn find_quoted_flow(&mut self, hook: Hook) -> bool;
+    /// [`crate::stages::check_quoted_hostport`].
+    fn check_quoted_hostport(&mut self) -> Decision<()>;
     /// [`crate::stages::origin`].
     fn origin(&mut self) -> Decision<Origin>;
     /// [`crate::stages::choose_source`].

@@ -360,7 +360,10 @@ fn process_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
     }
     match hook {
         Hook::UplinkOut => stages.origin().map(|_| ()),
-        Hook::UplinkIn => stages.check_entering(),
+        Hook::UplinkIn => {
+            stages.check_quoted_hostport()?;
+            stages.check_entering()
+        }
         Hook::FromPod => Ok(()),
     }
 }

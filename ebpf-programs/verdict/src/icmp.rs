@@ -8,15 +8,16 @@
 //! A quote may be as short as 8 bytes behind its IP header (RFC 792). Its transport checksum is
 //! translated if it is quoted.
 
-use abi::Address;
+use abi::{Address, DropReason, HostportKey};
 
 use crate::address::is_multicast;
 use crate::checksum::Difference;
 use crate::flow;
 use crate::fragment;
 use crate::fragment_store::FragmentStore;
+use crate::hostport;
 use crate::hostport_from_pod;
-use crate::node::Node;
+use crate::node::{Node, Socket};
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
 use crate::parse;
@@ -39,6 +40,8 @@ pub(crate) fn find<E: Packet + Node + FragmentStore>(
         || work.embedded.transport == Transport::IcmpError
         || !fragment::find_ports(env, &mut work.fragment, &mut work.embedded)
     {
+        // For `check_quoted_hostport`: the quote has no ports.
+        work.embedded.transport = Transport::None;
         return false;
     }
     work.translated = work.embedded.tuple.reverse();
@@ -57,6 +60,35 @@ pub(crate) fn find<E: Packet + Node + FragmentStore>(
     }
     work.translated = work.translated.reverse();
     matches_outer_address(env, work, hook)
+}
+
+/// Drops an error about a packet of a hostport, after [`find`] has found no flow of that packet.
+///
+/// The stack would find the socket that reserves the port, and Linux 6.1 changes the node's path
+/// MTU by such an error even if the socket ignores it (`IP_PMTUDISC_OMIT`).
+#[inline(always)]
+pub fn check_quoted_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    match work.embedded.transport {
+        Transport::Tcp | Transport::Udp | Transport::Sctp => {}
+        Transport::None
+        | Transport::EchoRequest
+        | Transport::EchoReply
+        | Transport::IcmpError
+        | Transport::IcmpOther
+        | Transport::Portless => return Ok(()),
+    }
+    let quoted = &work.embedded.tuple;
+    let key = HostportKey::new(quoted.source, quoted.source_port, quoted.protocol);
+    if !node.is_local(&quoted.source) || hostport::owner(node, &key).is_none() {
+        return Ok(());
+    }
+    // An ephemeral port of the node may equal a hostport.
+    if work.embedded.transport != Transport::Sctp
+        && node.socket(&work.embedded.tuple.reverse()) == Socket::Connected
+    {
+        return Ok(());
+    }
+    Err(DropReason::ErrorWithoutFlow)
 }
 
 /// Returns the destination of the packet that an ICMP error quotes, by its IP header alone; `None`

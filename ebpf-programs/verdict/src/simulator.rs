@@ -232,6 +232,10 @@ impl HookStages for Simulator {
         stages::find_quoted_flow(&mut self.world, &mut self.work, hook)
     }
 
+    fn check_quoted_hostport(&mut self) -> Decision<()> {
+        stages::check_quoted_hostport(&mut self.world, &mut self.work)
+    }
+
     fn origin(&mut self) -> Decision<Origin> {
         stages::origin(&mut self.world, &mut self.work)
     }

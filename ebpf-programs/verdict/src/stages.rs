@@ -29,6 +29,7 @@ pub use self::fragments::{
     write_datagram,
 };
 pub use crate::access::{check_entering, check_policy, check_received};
+pub use crate::icmp::check_quoted_hostport;
 
 /// Looks up the packet's cache entry and applies it, unless the pod-side entry must be updated
 /// first.

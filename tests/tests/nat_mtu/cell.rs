@@ -277,16 +277,6 @@ fn options(like: IpAddr) -> Vec<(&'static str, Options)> {
     ]
 }
 
-/// Excludes a socket from path MTU discovery.
-pub(crate) fn omit_discovery(socket: &UdpSocket) -> Result<()> {
-    if socket.local_addr()?.is_ipv4() {
-        set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::OMIT)?;
-    } else {
-        set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::OMIT)?;
-    }
-    Ok(())
-}
-
 fn timed_out(error: &anyhow::Error) -> bool {
     let cause = error.downcast_ref::<std::io::Error>();
     cause.is_some_and(|cause| matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))

@@ -180,6 +180,24 @@ fn icmp_errors_about_unknown_flows_pass_unchanged() -> Result<()> {
 }
 
 #[test]
+fn icmp_errors_about_hostports_without_a_flow_are_dropped() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (node, remote) = (example::node()[family], example::remote()[family]);
+            for sent in [tcp(HOSTPORT, 443), udp(HOSTPORT, 443)] {
+                let forged = Frame::new(node, remote, sent);
+                let error = Frame::new(router(family), node, error(&forged, 8));
+                bench.drops(UplinkIn, &error, DropReason::ErrorWithoutFlow)?;
+            }
+            let of_pod = Frame::new(example::pod()[family], remote, tcp(HOSTPORT, 443));
+            let error = Frame::new(router(family), node, error(&of_pod, 8));
+            bench.passes(UplinkIn, &error)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn an_error_about_an_echo_request_is_translated_back() -> Result<()> {
     on_bench(|bench| {
         for family in FAMILIES {

@@ -243,6 +243,11 @@ impl HookStages for Recorder<'_> {
         })
     }
 
+    fn check_quoted_hostport(&mut self) -> Result<()> {
+        let result = self.simulator.check_quoted_hostport();
+        self.decided(Decision::Flow, result, |_, ()| Vec::new())
+    }
+
     fn origin(&mut self) -> Result<Origin> {
         let result = self.simulator.origin();
         self.decided(Decision::Nat, result, say::origin)

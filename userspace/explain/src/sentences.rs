@@ -40,9 +40,12 @@ pub(crate) const fn decision_of(reason: DropReason) -> Option<Decision> {
         | R::RogueDhcp => Some(Decision::Sender),
         R::IngressPolicy | R::DirectAccess | R::InternalNetwork => Some(Decision::Policy),
         R::StaleGeneration => Some(Decision::Hostport),
-        R::NoPort | R::FlowTableFull | R::FlowQuota | R::NatClash | R::NoFlow => {
-            Some(Decision::Flow)
-        }
+        R::NoPort
+        | R::FlowTableFull
+        | R::FlowQuota
+        | R::NatClash
+        | R::NoFlow
+        | R::ErrorWithoutFlow => Some(Decision::Flow),
         R::NoSourceAddress | R::NoEgressAddress | R::RewriteFailed => Some(Decision::Nat),
         R::UnknownUplink => Some(Decision::Route),
         R::RateLimit => Some(Decision::Limit),

@@ -1,9 +1,10 @@
 //! Tests of packets from outside that routers never forward, and of addresses that the node and a
 //! pod both have.
 
-use abi::{Address, DropReason, Mac, PrefixClass};
+use abi::{Address, DropReason, Mac, Port, PrefixClass, Tuple, protocol};
 
 use crate::bypass::tests::{UPLINK, open_node};
+use crate::node::Socket;
 use crate::outcome::Verdict;
 use crate::simulator::example::{
     FAMILIES, HOSTPORT, INTERFACE, bridge_mac, mac, node, other_pod, pod, remote,
@@ -223,6 +224,69 @@ fn icmp_errors_with_a_pods_or_an_invalid_source_reach_no_pod() {
             assert_eq!(verdict, expected, "{source:?}");
             assert_eq!(after != bytes, expected == Verdict::Pass, "{source:?}");
         }
+    }
+}
+
+#[test]
+fn an_icmp_error_about_a_hostport_passes_only_with_a_flow_or_a_socket() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(open_node());
+        let (own, client) = (node()[family], remote()[family]);
+        let error = |from: Address, from_port: u16, to_port: u16| {
+            let sent = Frame::new(from, client, Body::Udp(from_port, to_port, vec![7; 40]));
+            let (icmp_type, code) = [(3, 4), (2, 0)][family];
+            let quote = sent.packet()[..[28, 48][family]].to_vec();
+            Frame::new(
+                client,
+                own,
+                Body::Icmp(icmp_type, code, [0, 0, 5, 0], quote),
+            )
+            .bytes()
+        };
+        let dropped = Verdict::Drop(DropReason::ErrorWithoutFlow);
+        for (from, port, expected) in [
+            (own, HOSTPORT, dropped),
+            (own, HOSTPORT + 1, Verdict::Pass),
+            // An address that the node does not have has no hostports.
+            (other_pod()[family], HOSTPORT, Verdict::Pass),
+        ] {
+            let bytes = error(from, port, 7_000);
+            let (verdict, after) = simulator.run(Place::UplinkIn, UPLINK, &bytes);
+            assert_eq!(verdict, expected, "{from:?} {port}");
+            assert_eq!(after, bytes, "no quote is translated");
+        }
+        // A fragment without ports quotes no hostport, whatever its bytes are.
+        let headless = {
+            let mut bytes = error(own, HOSTPORT, 7_000);
+            if family == 0 {
+                let quote = 14 + 20 + 8;
+                bytes[quote + 6..quote + 8].copy_from_slice(&[0, 9]);
+            }
+            bytes
+        };
+        let expected = [Verdict::Pass, dropped][family];
+        let (verdict, _) = simulator.run(Place::UplinkIn, UPLINK, &headless);
+        assert_eq!(verdict, expected);
+
+        let about_socket = error(own, HOSTPORT, 7_001);
+        let reply = Tuple {
+            source: client,
+            destination: own,
+            source_port: Port::new(7_001),
+            destination_port: Port::new(HOSTPORT),
+            protocol: protocol::UDP,
+            ..Tuple::default()
+        };
+        simulator.world.sockets.insert(reply, Socket::Connected);
+        let (verdict, _) = simulator.run(Place::UplinkIn, UPLINK, &about_socket);
+        assert_eq!(verdict, Verdict::Pass, "the node's own socket");
+
+        let opening = Frame::new(client, own, question(HOSTPORT));
+        received(&mut simulator, &opening.bytes());
+        let about_flow = error(own, HOSTPORT, 7_000);
+        let (verdict, after) = simulator.run(Place::UplinkIn, UPLINK, &about_flow);
+        assert_eq!(verdict, Verdict::Pass, "the flow's");
+        assert_ne!(after, about_flow, "the quote is translated");
     }
 }
 
