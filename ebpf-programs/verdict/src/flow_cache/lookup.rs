@@ -387,8 +387,8 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
 /// Returns the index of the entry to write: the one that the key has, else the next of the ring,
 /// which its bucket then refers to; none while the entries of this CPU are in use.
 ///
-/// Pending counters are added to their flows where the key in the bucket, or the entry, is replaced:
-/// no packet is counted there any more.
+/// Pending counters are added to their flows where the key in the bucket, or the entry, is
+/// replaced: no packet is counted there any more.
 #[inline(always)]
 fn take_entry<E: Node + FlowCache>(env: &mut E, work: &mut Work) -> Option<u32> {
     let (place, now) = (work.recorder.key.place(), work.recorder.recorded_at);
@@ -443,8 +443,8 @@ fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32, lifetime: u64) 
 }
 
 /// Adds the pending counters at an index to the flow's entry, unless that entry is gone or another
-/// flow's, and clears them. `current` is the id of the current packet's flow, whose entry has a later acknowledgment
-/// number already.
+/// flow's, and clears them. `current` is the id of the current packet's flow, whose entry has a
+/// later acknowledgment number already.
 #[inline(always)]
 pub(super) fn flush_counters<E: Node + FlowCache>(env: &mut E, index: u32, current: u32) {
     let Some(pending) = env.pending_counters(index) else {
