@@ -41,8 +41,8 @@ pub(crate) use uplink_handoff::{find_uplink_flow, propagate, tag_offloaded};
 /// milliseconds.
 pub const MAX_AGE: u64 = 10;
 
-/// Jiffies that an uplink-side entry must have left to be added to the pod-side entry of its packet,
-/// which ends with it. Otherwise it is made again.
+/// Jiffies that an uplink-side entry must have left to be added to the pod-side entry of its
+/// packet, which ends with it. Otherwise it is made again.
 const LEAST_LEFT: u64 = MAX_AGE / 2;
 
 /// Returns the jiffies for which an entry is valid that is recorded now, while changes of routes

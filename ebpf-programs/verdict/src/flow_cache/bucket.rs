@@ -11,6 +11,8 @@
 pub const WAYS: u32 = abi::maps::CACHE_WAYS;
 /// Bits of a tag, and of the number of an entry.
 const BITS: u32 = 16;
+/// The bits of a tag or number.
+const ONES: u64 = (1 << BITS) - 1;
 /// A word with 1 in each tag.
 const EACH: u64 = 0x0001_0001_0001_0001;
 
@@ -29,24 +31,23 @@ impl Bucket {
     /// Returns the number of the entry of one of the keys, 0 to 3.
     #[inline(always)]
     pub const fn entry(self, way: u32) -> u32 {
-        (self.entries >> shift(way)) as u16 as u32
+        (self.entries >> shift(way) & ONES) as u32
     }
 
     /// Returns the bucket with this key, under the tag of `place`, and its entry.
     #[inline(always)]
     pub(super) const fn with(self, way: u32, place: CachePlace, entry: u32) -> Self {
-        let keep = !((u16::MAX as u64) << shift(way));
+        let keep = !(ONES << shift(way));
         Self {
             tags: self.tags & keep | (place.tag as u64) << shift(way),
-            entries: self.entries & keep | (entry as u16 as u64) << shift(way),
+            entries: self.entries & keep | (entry as u64 & ONES) << shift(way),
         }
     }
 
     #[inline(always)]
     fn way_of(self, tag: u16) -> Option<u32> {
         let different = self.tags ^ u64::from(tag).wrapping_mul(EACH);
-        let ones = u64::from(u16::MAX);
-        (0..WAYS).find(|way| different >> (way * BITS) & ones == 0)
+        (0..WAYS).find(|way| different >> shift(*way) & ONES == 0)
     }
 }
 
@@ -120,7 +121,7 @@ mod tests {
             prop_assert_eq!(after.entry(way), u32::from(entry));
             for other in (0..WAYS).filter(|other| *other != way) {
                 prop_assert_eq!(after.entry(other), before.entry(other));
-                let tag = u64::from(u16::MAX) << shift(other);
+                let tag = ONES << shift(other);
                 prop_assert_eq!(after.tags & tag, before.tags & tag);
             }
         }
