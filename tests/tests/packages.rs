@@ -254,6 +254,8 @@ fn the_deb_package_of_plugins_diverts_the_reference_plugins_and_gives_them_back(
         let about = run(&systemd, &format!("{folder}/bridge"))?;
         ensure!(about.contains("(viaduct v"), "{folder}: {about}");
     }
+    let info = run(&systemd, "/usr/libexec/netavark/viaduct info")?;
+    ensure!(info.contains("api_version"), "{info}");
     assert_eq!(
         systemd.call("cat /opt/cni/bin/bridge.distrib")?,
         "the reference's"

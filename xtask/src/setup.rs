@@ -10,6 +10,7 @@ mod deny;
 mod kubernetes;
 mod linker;
 mod musl;
+mod netavark;
 mod newest;
 mod programs;
 mod stamp;
@@ -114,6 +115,7 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
         programs::ensure_company(&steps, &mut apt)?;
         newest::ensure_reference(&steps)?;
         newest::ensure_promtool(&steps)?;
+        netavark::ensure(&steps, &mut apt)?;
     }
     Ok(tools)
 }

@@ -7,6 +7,7 @@ pub(crate) mod file_watch;
 pub(crate) mod foreign_files;
 pub(crate) mod garbage_collection;
 pub(crate) mod lease_files;
+pub(crate) mod netavark_calls;
 pub(crate) mod readiness;
 pub(crate) mod spool;
 pub(crate) mod spool_replay;

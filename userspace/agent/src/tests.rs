@@ -3,6 +3,7 @@
 mod cni;
 mod drops;
 mod flows;
+mod netavark;
 mod overload;
 mod why;
 

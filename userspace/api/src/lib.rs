@@ -33,7 +33,7 @@ pub use flow::{
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
-    InterfaceQuery, MAX_REQUEST, TRY_AGAIN_LATER, read_only_socket,
+    InterfaceQuery, MAX_REQUEST, NETAVARK, TRY_AGAIN_LATER, read_only_socket,
 };
 pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs, Reloaded};
 pub use spool::{Spool, SpoolError, Spooled};
@@ -51,7 +51,7 @@ pub use why::{WhyLeg, WhyQuery, WhyStep, WhyView};
 
 /// Version of the API as `major.minor`, sent with every response in [`VERSION_HEADER`]. Another
 /// major version has other paths and is incompatible; a minor version only adds to those before it.
-pub const VERSION: &str = "1.3";
+pub const VERSION: &str = "1.4";
 
 /// Name of the response header with the API's version.
 pub const VERSION_HEADER: &str = "viaduct-api";
@@ -74,6 +74,8 @@ pub mod path {
     pub const ATTACHMENT: &str = "/v1/attachments/{id}";
     /// `POST` of [`crate::InterfaceQuery`]: [`crate::InterfacePresence`].
     pub const INSIDE: &str = "/v1/inside";
+    /// `POST` of a network in netavark's JSON: the same network, completed and validated.
+    pub const NETAVARK_CREATE: &str = "/v1/netavark/create";
     /// `PUT`: [`crate::BandwidthSetting`] of one interface of a container.
     pub const BANDWIDTH: &str = "/v1/attachments/{id}/{ifname}/bandwidth";
     /// `PUT`: [`crate::BandwidthSetting`] of a container that has one interface only.

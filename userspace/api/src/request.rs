@@ -32,6 +32,11 @@ pub const MAX_REQUEST: usize = 2 << 20;
 /// The CNI error code for "try again later".
 pub const TRY_AGAIN_LATER: u32 = 11;
 
+/// [`CniRequest::plugin`] of a call of netavark: the configuration is then the plugin's standard
+/// input for `setup` (as ADD) or `teardown` (as DEL), and the body of the response to ADD is
+/// netavark's status block.
+pub const NETAVARK: &str = "netavark";
+
 /// A CNI command that the agent executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CniVerb {

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;
 
-use api::{Client, ClientError, CniRequest, CniVerb, Spool};
+use api::{Client, ClientError, CniRequest, CniVerb, Reply, Spool};
 use cni::{Command, Environment, Error, Header, Plugin};
 use serde_json::value::RawValue;
 
@@ -30,23 +30,49 @@ pub(crate) fn execute(
     let verb = verb(environment.command)?;
     let request = CniRequest {
         ipam,
-        ..request(plugin, environment, config)?
+        ..request(plugin.name(), environment, config)?
     };
-    let socket = header
-        .socket
-        .as_deref()
-        .unwrap_or(Path::new(api::DEFAULT_SOCKET));
+    send(
+        verb,
+        header.name.as_str(),
+        header.socket.as_deref(),
+        &request,
+    )
+}
+
+/// Sends a request to the agent on `socket`, or else on the default one. `network` is the name in
+/// the configuration.
+pub(crate) fn send(
+    verb: CniVerb,
+    network: &str,
+    socket: Option<&Path>,
+    request: &CniRequest,
+) -> Result<String, Error> {
+    let socket = socket.unwrap_or(Path::new(api::DEFAULT_SOCKET));
     let mut client = Client::new(socket);
     if verb == CniVerb::Del {
         client = client.with_deadline(DEL_DEADLINE);
     }
-    let reply = match client.post(verb.path(), &request) {
+    let reply = match client.post(verb.path(), request) {
         Ok(reply) => reply,
         Err(error) if verb == CniVerb::Del && may_be_unexecuted(&error) => {
-            return spool(socket, header, &request, &client_error(verb, &error));
+            return spool(socket, network, request, &client_error(verb, &error));
         }
         Err(error) => return Err(client_error(verb, &error)),
     };
+    body(socket, verb.path(), reply)
+}
+
+/// Sends a network that netavark creates to the agent, and returns the completed one.
+pub(crate) fn create_network(socket: Option<&Path>, network: &RawValue) -> Result<String, Error> {
+    let socket = socket.unwrap_or(Path::new(api::DEFAULT_SOCKET));
+    let path = api::path::NETAVARK_CREATE;
+    let reply = Client::new(socket).post(path, &network);
+    body(socket, path, reply.map_err(|error| error_of(&error))?)
+}
+
+/// Returns the body of a response, or the error in it.
+fn body(socket: &Path, path: &str, reply: Reply) -> Result<String, Error> {
     if reply.is_success() {
         return String::from_utf8(reply.body)
             .map_err(|_| Error::internal("the agent's response is not UTF-8"));
@@ -57,18 +83,23 @@ pub(crate) fn execute(
             "the agent on {} is of another release than this plugin ({}) and has no {}",
             socket.display(),
             env!("CARGO_PKG_VERSION"),
-            verb.path()
+            path
         ))
         .with_details(body.details));
     }
     Err(Error::new(body.code, body.message).with_details(body.details))
 }
 
-fn request(plugin: Plugin, environment: &Environment, config: &str) -> Result<CniRequest, Error> {
+/// Returns the request of a plugin with the parameters in `environment`.
+pub(crate) fn request(
+    plugin: &str,
+    environment: &Environment,
+    config: &str,
+) -> Result<CniRequest, Error> {
     let config = RawValue::from_string(config.trim().to_owned());
     Ok(CniRequest {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        plugin: plugin.name().to_owned(),
+        plugin: plugin.to_owned(),
         traceparent: traceparent(),
         container_id: environment.container_id.clone(),
         netns: environment.netns.clone(),
@@ -93,11 +124,11 @@ fn may_be_unexecuted(error: &ClientError) -> bool {
 /// Spools a DEL for the agent. If that fails, the DEL fails, so that the runtime repeats it.
 fn spool(
     socket: &Path,
-    header: &Header,
+    network: &str,
     request: &CniRequest,
     absent: &Error,
 ) -> Result<String, Error> {
-    let spooled = Spool::for_socket(socket).put(header.name.as_str(), request);
+    let spooled = Spool::for_socket(socket).put(network, request);
     spooled.map_err(|error| {
         Error::try_again_later(format!("{absent}, and the DEL cannot be spooled: {error}"))
             .with_details(absent.details.clone())

@@ -1,7 +1,8 @@
 //! `viaduct`, the CNI plugin that container runtimes execute.
 //!
 //! One executable is several plugins (`viaduct`, `bridge`, `portmap`, …): the name in `argv[0]`
-//! chooses.
+//! chooses. Under its own name it is netavark's plugin too, if the first argument is one of that
+//! interface's commands: CNI passes no arguments.
 //!
 //! The plugin sends the request to the agent unchanged and prints the response. The exceptions:
 //!
@@ -22,6 +23,7 @@ mod delegates;
 mod host_local;
 mod ipam;
 mod loopback;
+mod netavark;
 mod netns;
 
 use std::fs::File;
@@ -49,8 +51,19 @@ const BUILD: BuildFacts = BuildFacts {
 const MAX_CONFIG: u64 = 1 << 20;
 
 fn main() -> ExitCode {
-    let name = std::env::args().next().unwrap_or_default();
-    let plugin = Plugin::of_program(&name);
+    let mut arguments = std::env::args();
+    let plugin = Plugin::of_program(&arguments.next().unwrap_or_default());
+    let call = arguments.next().as_deref().and_then(netavark::Call::parse);
+    if let Some(call) = call.filter(|_| plugin == Plugin::Viaduct) {
+        let netns = arguments.next().unwrap_or_default();
+        return match netavark::execute(call, &netns) {
+            Ok(result) => print(&result),
+            Err(error) => {
+                print(&netavark::error_text(&error));
+                ExitCode::FAILURE
+            }
+        };
+    }
     let environment = match Environment::read(|name| std::env::var_os(name)) {
         Ok(Some(environment)) => environment,
         Ok(None) => return print_about(plugin),
@@ -60,7 +73,7 @@ fn main() -> ExitCode {
         return print(&cni::version_report());
     }
     let mut config = String::new();
-    let result = read_config(&mut config).and_then(|()| execute(plugin, &environment, &config));
+    let result = read_input(&mut config).and_then(|()| execute(plugin, &environment, &config));
     match result {
         Ok(result) => print(&result),
         Err(error) => {
@@ -73,7 +86,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn read_config(config: &mut String) -> Result<(), Error> {
+/// Reads standard input.
+fn read_input(config: &mut String) -> Result<(), Error> {
     let mut bytes = Vec::new();
     let read = io::stdin().take(MAX_CONFIG + 1).read_to_end(&mut bytes);
     read.map_err(|error| Error::io(format!("reading the network configuration: {error}")))?;

@@ -157,6 +157,92 @@ fn the_version_option_prints_the_build_on_stdout_unless_executed_by_another_name
     assert!(stderr.starts_with("CNI bridge plugin v1."), "{stderr}");
 }
 
+/// Executes the plugin with netavark's arguments, beside CNI's variables, and `input` on standard
+/// input.
+fn run_netavark(arguments: &[&str], input: &Value) -> Output {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a plugin is executed, so its test executes it"
+    )]
+    let mut plugin = Command::new(env!("CARGO_BIN_EXE_viaduct"));
+    plugin.args(arguments).env_clear().envs(ENVIRONMENT);
+    let plugin = plugin
+        .env("CNI_COMMAND", "VERSION")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = plugin.spawn().unwrap();
+    let text = input.to_string();
+    // `info` exits without reading.
+    let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn container(socket: &Path) -> Value {
+    json!({
+        "container_id": "c9", "container_name": "web", "port_mappings": null,
+        "network": { "name": "apps", "id": "1f", "options": { "socket": socket } },
+        "network_options": { "interface_name": "eth1" },
+    })
+}
+
+#[test]
+fn the_first_argument_selects_netavarks_interface() {
+    let info = run_netavark(&["info"], &json!({}));
+    assert!(info.status.success(), "{info:?}");
+    let info: Value = serde_json::from_slice(&info.stdout).unwrap();
+    assert_eq!(info["api_version"], "1.0.0");
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    // Any other argument is none of netavark's: CNI's VERSION.
+    let version = run_netavark(&["destroy"], &json!({}));
+    let version: Value = serde_json::from_slice(&version.stdout).unwrap();
+    assert_eq!(version["cniVersion"], "1.1.0");
+}
+
+#[test]
+fn a_setup_of_netavark_is_passed_to_the_agent_and_its_answer_printed() {
+    let socket = socket("setup");
+    let status = r#"{"interfaces":{}}"#;
+    let agent = agent(&socket, "200 OK", status);
+    let input = container(&socket);
+    let output = run_netavark(&["setup", "/run/netns/c9"], &input);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), status);
+    let (line, body) = agent.join().unwrap();
+    assert_eq!(line, "POST /v1/cni/add HTTP/1.1");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    for (key, value) in [
+        ("plugin", "netavark"),
+        ("containerID", "c9"),
+        ("netns", "/run/netns/c9"),
+        ("ifname", "eth1"),
+    ] {
+        assert_eq!(body[key], value);
+    }
+    assert_eq!(body["config"], input);
+}
+
+#[test]
+fn an_error_of_a_call_of_netavark_is_in_its_json() {
+    let refused = |arguments: &[&str], input: &Value| -> String {
+        let output = run_netavark(arguments, input);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let error: Value = serde_json::from_slice(&output.stdout).unwrap();
+        error["error"].as_str().unwrap().to_owned()
+    };
+    let socket = socket("create");
+    let body = r#"{"code":2,"message":"unsupported field option vrf: red","details":"why"}"#;
+    let agent = agent(&socket, "400 Bad Request", body);
+    let network = json!({ "name": "apps", "options": { "socket": socket, "vrf": "red" } });
+    let error = refused(&["create"], &network);
+    assert_eq!(error, "unsupported field option vrf: red (why)");
+    assert_eq!(agent.join().unwrap().0, "POST /v1/netavark/create HTTP/1.1");
+    // The listener is gone: nothing listens.
+    let error = refused(&["setup", "/run/netns/c9"], &container(&socket));
+    assert!(error.contains("no agent listens"), "{error}");
+    let error = refused(&["setup", "/proc/self/ns/net"], &container(&socket));
+    assert!(error.contains("netns"), "{error}");
+}
+
 /// behaviour S4
 #[test]
 fn version_needs_no_agent_and_no_input() {

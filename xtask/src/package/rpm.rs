@@ -69,6 +69,7 @@ fn files(root: &Path) -> Result<String> {
         "/opt/cni",
         "/opt/cni/bin",
         "/usr/libexec/cni",
+        "/usr/libexec/netavark",
         "/usr/share/bash-completion",
         "/usr/share/bash-completion/completions",
         "/usr/share/fish",

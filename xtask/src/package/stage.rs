@@ -29,6 +29,9 @@ impl Format {
 /// The directory in which container runtimes look for plugins, unless a distribution changes it.
 const UPSTREAM_PLUGINS: &str = "opt/cni/bin";
 
+/// A directory in which podman looks for plugins of netavark by default.
+const NETAVARK_PLUGINS: &str = "usr/libexec/netavark";
+
 /// The configuration, which upgrades keep.
 pub(super) const CONFIGURATION: &str = "etc/viaduct/viaductd.toml";
 
@@ -94,8 +97,11 @@ pub(super) fn product(format: Format, root: &Path) -> Result<()> {
         0o755,
     )?;
     let upstream = Path::new(UPSTREAM_PLUGINS).join("viaduct");
-    link(root, &upstream, &plugin)?;
-    let owned = [plugin, upstream];
+    let netavark = Path::new(NETAVARK_PLUGINS).join("viaduct");
+    for name in [&upstream, &netavark] {
+        link(root, name, &plugin)?;
+    }
+    let owned = [plugin, upstream, netavark];
     list(root, "viaduct", &owned)
 }
 

@@ -6,7 +6,7 @@ use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 /// Each crate of the product, and the crates of the workspace that it imports: no others, and none
 /// that it does not use.
-const MAY_IMPORT: [(&str, &[&str]); 18] = [
+const MAY_IMPORT: [(&str, &[&str]); 19] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
     ("datapath", &["abi", "verdict"]),
@@ -27,11 +27,12 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("api", &[]),
     ("ipam", &["model"]),
     ("invoke", &["cni", "ipam", "model"]),
+    ("netavark", &["cni", "model"]),
     (
         "agent",
         &[
             "abi", "api", "cni", "crash", "engine", "explain", "kernel", "ipam", "model",
-            "planner", "steps", "store",
+            "netavark", "planner", "steps", "store",
         ],
     ),
     ("plugin", &["abi", "api", "cni", "invoke", "ipam", "model"]),
@@ -44,8 +45,8 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
 ];
 
 /// Crates without effects.
-const PURE: [&str; 7] = [
-    "abi", "verdict", "model", "cni", "steps", "planner", "explain",
+const PURE: [&str; 8] = [
+    "abi", "verdict", "model", "cni", "netavark", "steps", "planner", "explain",
 ];
 /// Libraries with effects: a pure crate may not reach them, directly or through others.
 const EFFECTS: [&str; 3] = ["tokio", "rtnetlink", "aya"];

@@ -162,6 +162,20 @@ impl App {
         request: CniRequest,
         client: Option<u32>,
     ) -> Result<String, Failure> {
+        if request.plugin == api::NETAVARK {
+            self.netavark_call(command, request, client).await
+        } else {
+            self.execute_cni(command, request, client).await
+        }
+    }
+
+    /// Executes a request whose configuration is CNI's.
+    pub(crate) async fn execute_cni(
+        &self,
+        command: Command,
+        request: CniRequest,
+        client: Option<u32>,
+    ) -> Result<String, Failure> {
         let environment = Environment {
             command,
             container_id: request.container_id,
@@ -190,7 +204,7 @@ impl App {
 
     /// Returns the default network with its current settings; without ranges until there is a pod
     /// CIDR.
-    fn default_network(&self) -> Option<Network> {
+    pub(crate) fn default_network(&self) -> Option<Network> {
         let status = self.handle.status();
         let mut networks = status.networks.iter();
         let default = networks.find(|status| status.is_default)?;

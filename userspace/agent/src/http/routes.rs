@@ -21,6 +21,7 @@ use axum::{Extension, Json, Router};
 use cni::{Command, Error};
 use model::Cidr;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use crate::app::App;
@@ -91,6 +92,7 @@ fn paths() -> Router<Arc<App>> {
         .route(path::ATTACHMENTS, get(attachments))
         .route(path::ATTACHMENT, get(attachment))
         .route(path::INSIDE, post(inside))
+        .route(path::NETAVARK_CREATE, post(netavark_create))
         .route(path::BANDWIDTH, put(put_bandwidth))
         .route(path::ONLY_BANDWIDTH, put(put_only_bandwidth))
         .route(path::LEASES, get(leases))
@@ -258,6 +260,12 @@ async fn inside(State(app): State<Arc<App>>, body: Body) -> Answer<InterfacePres
         .value;
     let exists = app.has_interface(&wanted.netns, &wanted.ifname).await?;
     Ok(Json(InterfacePresence { exists }))
+}
+
+async fn netavark_create(State(app): State<Arc<App>>, body: Body) -> Result<Response, Failure> {
+    let network = app.request_memory.read::<Box<RawValue>>(body).await?;
+    let completed = app.netavark_create(network.value.get()).await?;
+    Ok(([(CONTENT_TYPE, "application/json")], completed).into_response())
 }
 
 async fn put_bandwidth(

@@ -21,13 +21,18 @@ const CONFIGURATIONS: [&str; 3] = [
     "var/lib/rancher/rke2/agent/etc/cni/net.d",
 ];
 
-/// Directories of plugins: CNI's default, Debian's, and those that podman searches.
-const PLUGINS: [&str; 5] = [
+/// Directories of plugins: CNI's default, Debian's, and those that podman searches for CNI and for
+/// netavark.
+const PLUGINS: [&str; 9] = [
     "opt/cni/bin",
     "usr/lib/cni",
     "usr/libexec/cni",
     "usr/local/lib/cni",
     "usr/local/libexec/cni",
+    "usr/lib/netavark",
+    "usr/libexec/netavark",
+    "usr/local/lib/netavark",
+    "usr/local/libexec/netavark",
 ];
 
 /// Names under which the plugin may be installed.
