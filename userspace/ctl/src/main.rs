@@ -4,13 +4,15 @@
 //! files: everything that it shows is in the API, and `--output json` prints it as JSON. The
 //! exceptions:
 //!
-//! * `viaductctl test` sends packets in network namespaces of its own.
+//! * `viaductctl test` sends packets in network namespaces of its own, and `viaductctl capture`
+//!   reads those of a pod in the namespace of the pod.
 //! * `viaductctl cni` takes the place of a container runtime and executes plugins itself.
 //! * `viaductctl doctor` also reads the kernel, files of the node and the installation, and works
 //!   without an agent (decision 145).
 
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cni;
 mod connectivity;
 mod doctor;
@@ -101,6 +103,9 @@ enum Verb {
     /// Test the node with two throw-away pods: packets between them, to the world and to published
     /// ports, MTU, limits; takes about ten seconds; exit with status 1 if a check fails
     Test(connectivity::Test),
+    /// Capture the packets of a pod in both directions, with verdicts and translations, as lines or
+    /// as a pcapng file
+    Capture(capture::Capture),
     /// Change the bandwidth limits of a running pod, effective immediately
     Limit(limit::Limit),
     /// Show live send and receive rates of pods, with bars against their bandwidth limits
@@ -251,6 +256,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Why(why) => Ok(why.run(client)?.0),
         // Has an exit code of its own.
         Verb::Test(test) => test.print(client).map(|_| String::new()),
+        Verb::Capture(capture) => capture.run(client),
         Verb::Limit(limit) => limit.run(client),
         Verb::Top(top) => top.run(client),
         Verb::Inspect { id, netns, output } => inspect(client, &id, netns, output),
