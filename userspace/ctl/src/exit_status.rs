@@ -10,13 +10,14 @@ use api::{ClientError, TRY_AGAIN_LATER};
 pub(crate) const HELP: &str = "\
 Exit status:
   0  success
-  1  the agent refused the request, doctor has found a fault, or the packet of why
-     does not arrive
+  1  the agent refused the request, doctor or test has found a fault, or the packet
+     of why does not arrive
   2  wrong usage
   3  no agent answers
   4  the agent is overloaded or stopping: try again later";
 
-/// The agent refused the request, doctor has found a fault, or the packet of why does not arrive.
+/// The agent refused the request, doctor or test has found a fault, or the packet of why does not
+/// arrive.
 const REFUSED: u8 = 1;
 /// No agent answers.
 const NO_ANSWER: u8 = 3;

@@ -26,7 +26,7 @@ impl Limit {
     pub(crate) fn run(&self, client: &Client) -> Result<String> {
         let attachments: Vec<AttachmentView> =
             crate::decode(&crate::get(client, path::ATTACHMENTS)?)?;
-        let found = self.find(&attachments)?;
+        let found = find(&attachments, &self.pod, &self.ifname)?;
         let wanted = BandwidthSetting {
             ingress: self.ingress.clone(),
             egress: self.egress.clone(),
@@ -44,34 +44,34 @@ impl Limit {
             text(now.egress)
         ))
     }
+}
 
-    fn find<'a>(&self, attachments: &'a [AttachmentView]) -> Result<&'a AttachmentView> {
-        let mut found = attachments
-            .iter()
-            .filter(|it| self.matches(it))
-            .filter(|it| it.ifname == self.ifname);
-        match (found.next(), found.next()) {
-            (Some(one), None) => Ok(one),
-            (None, _) => bail!(
-                "no pod {} with interface {} on this node",
-                self.pod,
-                self.ifname
-            ),
-            (Some(one), Some(other)) => bail!(
-                "{} matches more than one pod: containers {} and {}",
-                self.pod,
-                one.container_id,
-                other.container_id
-            ),
-        }
+/// Returns the attachment of a pod (name, namespace/name, or prefix of its container ID) with this
+/// interface.
+pub(crate) fn find<'a>(
+    attachments: &'a [AttachmentView],
+    pod: &str,
+    ifname: &str,
+) -> Result<&'a AttachmentView> {
+    let mut found = attachments
+        .iter()
+        .filter(|it| it.ifname == ifname && matches(it, pod));
+    match (found.next(), found.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => bail!("no pod {pod} with interface {ifname} on this node"),
+        (Some(one), Some(other)) => bail!(
+            "{pod} matches more than one pod: containers {} and {}",
+            one.container_id,
+            other.container_id
+        ),
     }
+}
 
-    fn matches(&self, attachment: &AttachmentView) -> bool {
-        let by_pod = attachment.pod.as_ref().is_some_and(|pod| {
-            pod.name == self.pod || format!("{}/{}", pod.namespace, pod.name) == self.pod
-        });
-        by_pod || attachment.container_id.starts_with(&self.pod)
-    }
+fn matches(attachment: &AttachmentView, wanted: &str) -> bool {
+    let by_pod = attachment.pod.as_ref().is_some_and(|pod| {
+        pod.name == wanted || format!("{}/{}", pod.namespace, pod.name) == wanted
+    });
+    by_pod || attachment.container_id.starts_with(wanted)
 }
 
 #[cfg(test)]
@@ -92,24 +92,15 @@ mod tests {
         }
     }
 
-    fn limit(pod: &str) -> Limit {
-        Limit {
-            pod: pod.to_owned(),
-            ingress: None,
-            egress: Some("1M".to_owned()),
-            ifname: "eth0".to_owned(),
-        }
-    }
-
     #[test]
     fn limit_finds_a_pod_by_name_or_container_id_and_refuses_ambiguous_ones() {
         let attachments = [attachment("abc1", "cart"), attachment("abd2", "till")];
         for pod in ["cart", "shop/cart", "abc"] {
-            let found = limit(pod).find(&attachments).unwrap();
+            let found = find(&attachments, pod, "eth0").unwrap();
             assert_eq!(found.container_id, "abc1", "{pod}");
         }
-        let error = limit("ab").find(&attachments).unwrap_err();
+        let error = find(&attachments, "ab", "eth0").unwrap_err();
         assert!(error.to_string().contains("more than one pod"), "{error}");
-        assert!(limit("other").find(&attachments).is_err());
+        assert!(find(&attachments, "other", "eth0").is_err());
     }
 }

@@ -4,27 +4,32 @@
 //! files: everything that it shows is in the API, and `--output json` prints it as JSON. The
 //! exceptions:
 //!
+//! * `viaductctl test` sends packets in network namespaces of its own, and `viaductctl capture`
+//!   reads those of a pod in the namespace of the pod.
 //! * `viaductctl cni` takes the place of a container runtime and executes plugins itself.
 //! * `viaductctl doctor` also reads the kernel, files of the node and the installation, and works
 //!   without an agent (decision 145).
 
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cni;
+mod connectivity;
 mod doctor;
 mod drops;
 mod exit_status;
+mod flows;
 mod limit;
 mod output;
 #[cfg(feature = "pages")]
 mod pages;
 mod render;
+mod signals;
 mod top;
 mod why;
 
 use std::borrow::Cow;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -32,8 +37,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use api::{
-    AttachmentView, BuildFacts, Client, ClientError, FlowQuery, FlowsView, PortView, Reply, Status,
-    UninstallRequest, path,
+    AttachmentView, BuildFacts, Client, ClientError, PortView, Reply, Status, UninstallRequest,
+    path,
 };
 use clap::{Parser, Subcommand};
 use model::{printable, printable_lines};
@@ -89,12 +94,18 @@ enum Verb {
         output: Output,
     },
     /// List NAT flows: pod, original and translated addresses, state, age, traffic
-    Flows(Flows),
+    Flows(flows::Flows),
     /// Show dropped packets as they occur: time, pod, program, reason, addresses, and what to do
     Drops(drops::Drops),
     /// Explain what happens to a packet and to its answer, decision by decision; exit with status 1
     /// if one of them does not arrive
     Why(why::Why),
+    /// Test the node with two throw-away pods: packets between them, to the world and to published
+    /// ports, MTU, limits; takes about ten seconds; exit with status 1 if a check fails
+    Test(connectivity::Test),
+    /// Capture the packets of a pod in both directions, with verdicts and translations, as lines or
+    /// as a pcapng file
+    Capture(capture::Capture),
     /// Change the bandwidth limits of a running pod, effective immediately
     Limit(limit::Limit),
     /// Show live send and receive rates of pods, with bars against their bandwidth limits
@@ -152,56 +163,6 @@ enum Verb {
     Version,
 }
 
-/// Options of `viaductctl flows`.
-#[derive(Clone, Debug, clap::Args)]
-struct Flows {
-    /// Only flows of this pod: name, namespace/name, or prefix of its container ID
-    #[arg(long, value_name = "POD")]
-    pod: Option<String>,
-    /// Only flows with this remote address
-    #[arg(long, value_name = "ADDRESS")]
-    peer: Option<IpAddr>,
-    /// Only flows with this source or destination port, original or translated
-    #[arg(long, value_name = "PORT")]
-    port: Option<u16>,
-    /// Maximum number of flows to list
-    #[arg(long, value_name = "COUNT", default_value_t = api::DEFAULT_FLOW_LIMIT)]
-    limit: usize,
-    /// Show the usage of the flow table instead: entries, flows and evictions per pod
-    #[arg(long)]
-    usage: bool,
-    #[command(flatten)]
-    output: Output,
-}
-
-impl Flows {
-    fn path(&self) -> String {
-        let query = FlowQuery {
-            pod: self.pod.clone(),
-            peer: self.peer,
-            port: self.port,
-            limit: Some(self.limit),
-        };
-        query.to_path()
-    }
-
-    fn run(&self, client: &Client) -> Result<String> {
-        let reply = get(client, &self.path())?;
-        match self.output.data() {
-            Some(_) if self.usage => bail!("--usage has no JSON or YAML: leave it out for both"),
-            Some(format) => format.reply(&reply),
-            None => {
-                let view: FlowsView = decode(&reply)?;
-                Ok(if self.usage {
-                    render::flow_table(&view.table, self.output.style())
-                } else {
-                    render::flows(&view, self.output.style())
-                })
-            }
-        }
-    }
-}
-
 #[expect(
     clippy::print_stderr,
     reason = "the only place where errors are printed"
@@ -218,6 +179,8 @@ fn main() -> ExitCode {
         diagnose(doctor, &client)
     } else if let Verb::Why(why) = options.verb {
         why.print(&client)
+    } else if let Verb::Test(test) = &options.verb {
+        test.print(&client)
     } else {
         run(options.verb, &client)
             .and_then(|text| print(&text))
@@ -291,14 +254,12 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Drops(drops) => drops.run(client),
         // Has an exit code of its own.
         Verb::Why(why) => Ok(why.run(client)?.0),
+        // Has an exit code of its own.
+        Verb::Test(test) => test.print(client).map(|_| String::new()),
+        Verb::Capture(capture) => capture.run(client),
         Verb::Limit(limit) => limit.run(client),
         Verb::Top(top) => top.run(client),
-        Verb::Inspect { id, netns, output } => {
-            let query = netns.map_or_else(String::new, |path| format!("?netns={path}"));
-            let path = format!("{}/{id}{query}", path::ATTACHMENTS);
-            let format = output.data().unwrap_or(DataFormat::Json);
-            format.reply(&get(client, &path)?)
-        }
+        Verb::Inspect { id, netns, output } => inspect(client, &id, netns, output),
         Verb::Ports { port, output } => ports(client, port, output),
         Verb::Cni(verb) => cni::run(*verb),
         Verb::Events {
@@ -329,6 +290,13 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             Ok(render::version(BUILD, agent.as_ref()))
         }
     }
+}
+
+fn inspect(client: &Client, id: &str, netns: Option<String>, output: Output) -> Result<String> {
+    let query = netns.map_or_else(String::new, |path| format!("?netns={path}"));
+    let path = format!("{}/{id}{query}", path::ATTACHMENTS);
+    let format = output.data().unwrap_or(DataFormat::Json);
+    format.reply(&get(client, &path)?)
 }
 
 fn ports(client: &Client, port: Option<u16>, output: Output) -> Result<String> {

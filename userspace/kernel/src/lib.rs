@@ -44,6 +44,7 @@ pub use netlink::event_reporter::EventReporter;
 pub use netlink::monitor::{Change, Changes};
 pub use node_lookups::NodeLookups;
 pub use node_reader::NodeReader;
+pub use pod::namespace::Namespace;
 pub use ports::reservations::raise_file_limit;
 pub use ports::users::{PortInUse, ancestors};
 pub use process::heap::release_free_memory;

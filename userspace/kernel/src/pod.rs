@@ -3,5 +3,6 @@
 pub(crate) mod announcement;
 pub(crate) mod interface;
 pub(crate) mod local_route;
+pub(crate) mod namespace;
 pub(crate) mod netns;
 pub(crate) mod tuning;

@@ -74,9 +74,19 @@ impl OpenNetns {
 
     /// Runs `work` with the calling thread in the namespace.
     pub(crate) fn run<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let _entered = Entered::begin(&self.file)?;
-        work()
+        run_in(&self.file, work)
     }
+
+    /// Returns the open file.
+    pub(crate) fn into_file(self) -> File {
+        self.file
+    }
+}
+
+/// Runs `work` with the calling thread in `namespace`.
+pub(crate) fn run_in<T>(namespace: &File, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let _entered = Entered::begin(namespace)?;
+    work()
 }
 
 /// Runs `work` on a separate thread, which may enter new namespaces. A namespace ends with the
