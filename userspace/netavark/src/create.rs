@@ -1,8 +1,10 @@
 //! `create`: completes and validates the JSON of a new network.
 
 use cni::{Command, Environment, Error, Plugin, Request};
+
 use model::{Cidr, Range};
 use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
 
 use crate::input::{self, Network, Subnet};
 use crate::options::Options;
@@ -34,8 +36,10 @@ pub fn complete(
     }
     let id = id_bytes(&network.id)?;
     if network.network_interface.is_empty() {
-        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-        network.network_interface = format!("vd{id}");
+        network.network_interface = id.iter().fold("vd".to_owned(), |mut name, byte| {
+            let _always_fits = write!(name, "{byte:02x}");
+            name
+        });
     }
     add_subnets(&mut network, id, used)?;
     add_gateways(&mut network)?;
@@ -121,10 +125,11 @@ fn validate(network: &Network, default: Option<&model::Network>) -> Result<(), E
         args: String::new(),
         path: NO_PLUGINS.to_owned(),
     };
-    match Request::read(Plugin::Viaduct, &environment, &config.to_string())? {
-        Request::Add(request) => cni::intent(&request, default).map(drop),
-        _ => Err(Error::internal("an ADD is no other request")),
-    }
+    let request = Request::read(Plugin::Viaduct, &environment, &config.to_string())?;
+    let Request::Add(request) = request else {
+        return Err(Error::internal("an ADD is no other request"));
+    };
+    cni::intent(&request, default).map(drop)
 }
 
 fn subnets_json(subnets: &[Subnet]) -> Value {

@@ -3,6 +3,8 @@
 //! Keys that are not listed here are about other software (labels, time of creation, aliases for
 //! aardvark-dns), and are left alone.
 
+#![expect(clippy::struct_field_names, reason = "the names are netavark's")]
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

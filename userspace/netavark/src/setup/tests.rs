@@ -46,10 +46,11 @@ fn request_of(input: &Value) -> Result<AddRequest, Error> {
         args: setup.args,
         path: Setup::PATH.to_owned(),
     };
-    match Request::read(Plugin::Viaduct, &environment, &setup.config)? {
-        Request::Add(request) => Ok(*request),
-        other => panic!("{other:?} is no ADD"),
-    }
+    let request = Request::read(Plugin::Viaduct, &environment, &setup.config)?;
+    let Request::Add(request) = request else {
+        panic!("{request:?} is no ADD");
+    };
+    Ok(*request)
 }
 
 #[test]
