@@ -257,12 +257,10 @@ fn a_flow_that_conntrack_has_dropped_early_goes_on_and_is_tracked_again() -> Res
 fn a_pod_with_many_flows_leaves_the_offload_to_others() -> Result<()> {
     let node = beside_company(ONLY_PODS_OPEN)?;
     // Else the world would answer with errors.
-    let world = &node.sandbox.world;
-    world.call("nft add table inet quiet")?;
-    world.call(
-        "nft 'add chain inet quiet input { type filter hook input priority 0 ; } ; \
-         add rule inet quiet input udp dport 20000-40000 drop'",
-    )?;
+    let quiet = "add table inet quiet ; \
+        add chain inet quiet input { type filter hook input priority 0 ; } ; \
+        add rule inet quiet input udp dport 20000-40000 drop";
+    node.sandbox.world.call_words(&["nft", quiet])?;
     let mut greedy = node.sandbox.pod("greedy")?;
     greedy.add_with(e2e::Config::new("1.1.0"))?.success()?;
     let socket = greedy.machine.run(|| UdpSocket::bind("0.0.0.0:0"))?;

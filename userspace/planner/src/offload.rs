@@ -246,7 +246,7 @@ impl<'a> Walk<'a> {
                 }
                 Statement::Named(name) => {
                     is_conditional |= !NO_CONDITIONS.contains(&name.as_str());
-                    if needs_every_packet(name, self.hook) {
+                    if needs_every_packet(name, self.hook, self.state) {
                         self.holding.insert(HoldingRule {
                             table: self.table.name.clone(),
                             chain: chain.to_owned(),
@@ -306,7 +306,11 @@ enum After {
 
 /// Returns whether a statement decides anew about each packet of a connection, or does more than
 /// decide.
-fn needs_every_packet(statement: &str, hook: PathHook) -> bool {
+fn needs_every_packet(statement: &str, hook: PathHook, state: ConnectionState) -> bool {
+    // What is compared is a byte of a UDP packet's payload.
+    if statement == "payload tcp flags" && state == ConnectionState::Unreplied {
+        return true;
+    }
     if MARKS.contains(&statement) {
         return hook == PathHook::Prerouting;
     }

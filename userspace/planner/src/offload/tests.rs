@@ -220,6 +220,18 @@ fn rules_for_new_connections_count_for_flows_without_a_reply() {
 }
 
 #[test]
+fn tcp_flags_of_unknown_protocols_need_every_packet_of_flows_without_a_reply() {
+    let either = Statement::State {
+        established: true,
+        new: true,
+    };
+    let rule: &[Statement] = &[either, named("payload tcp flags"), DROP];
+    let table_of = || table(PathHook::Forward, &[("base", &[rule])]);
+    assert_eq!(held(table_of()), []);
+    assert_eq!(held_unreplied(table_of()), in_base(1, "payload tcp flags"));
+}
+
+#[test]
 fn a_verdict_map_of_states_decides_about_each_state_alone() {
     let log: &[Statement] = &[named("log")];
     let map: &[Statement] = &[Statement::Verdicts {

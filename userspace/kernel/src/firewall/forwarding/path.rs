@@ -225,6 +225,10 @@ impl Decoder<'_> {
             LINK if end <= 14 => self.load("payload link"),
             expr::NETWORK if is_address(self.family, offset, length) => {
                 self.load("payload address");
+                // `protocol` of an IPv4 header, `nexthdr` of an IPv6 header.
+                if matches!((offset, length), (9 | 6, 1)) {
+                    self.loaded = Loaded::Protocol;
+                }
             }
             expr::TRANSPORT if end <= 4 => self.load("payload ports"),
             expr::TRANSPORT if (offset, length) == (13, 1) => self.load_special(Loaded::TcpFlags),
@@ -270,6 +274,9 @@ impl Decoder<'_> {
             Loaded::Other => Statement::Named("compare".to_owned()),
         };
         self.statements.push(statement);
+        if self.loaded == Loaded::TcpFlags && !self.only_tcp {
+            self.name("payload tcp flags");
+        }
     }
 
     /// A lookup in a set (`NFTA_LOOKUP_SET`), or in a map, with `NFTA_LOOKUP_DREG`.

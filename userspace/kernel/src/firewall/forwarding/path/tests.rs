@@ -200,17 +200,22 @@ fn conditions_on_tcp_flags_tell_packets_with_ack_alone_apart() {
         ]
     };
     // The byte may be of a UDP packet's payload, unless the protocol was compared.
-    assert_eq!(decode(&syn()), [NEW_ONLY]);
-    let protocol = |number| {
-        [
-            expr::meta(expr::L4PROTO, Register::One),
-            expr::equal(Register::One, &[number]),
-        ]
+    let of_udp = [NEW_ONLY, named("payload tcp flags")];
+    assert_eq!(decode(&syn()), of_udp);
+    let behind = |load: Expression, number: u8| {
+        let compare = expr::equal(Register::One, &[number]);
+        decode(&[&[load, compare][..], &syn()].concat())
     };
-    let of = |number| decode(&[&protocol(number)[..], &syn()].concat());
+    let protocol = || expr::meta(expr::L4PROTO, Register::One);
     let conditions = [named("meta l4proto"), named("compare")];
-    assert_eq!(of(6), [&conditions[..], &[NEITHER]].concat());
-    assert_eq!(of(17), [&conditions[..], &[NEW_ONLY]].concat());
+    assert_eq!(
+        behind(protocol(), 6),
+        [&conditions[..], &[NEITHER]].concat()
+    );
+    assert_eq!(behind(protocol(), 17), [&conditions[..], &of_udp].concat());
+    let in_header = expr::payload(expr::NETWORK, 9, 1, Register::One);
+    let conditions = [named("payload address"), named("compare")];
+    assert_eq!(behind(in_header, 6), [&conditions[..], &[NEITHER]].concat());
 }
 
 #[test]
