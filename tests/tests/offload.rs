@@ -5,6 +5,8 @@
 
 #[path = "offload/foreign_nat.rs"]
 mod foreign_nat;
+#[path = "offload/without_reply.rs"]
+mod without_reply;
 
 use std::net::SocketAddr;
 
@@ -17,6 +19,9 @@ use e2e::{
 
 const PORT: u16 = 7000;
 const HOSTPORT: u16 = 8080;
+/// Port on which packets without an answer are received, and the hostport that leads to it.
+const ONE_WAY: u16 = 7001;
+const ONE_WAY_HOSTPORT: u16 = 8081;
 /// Exchanges between two looks at the counters.
 const EXCHANGES: u64 = 100;
 /// Packets of these that may take the stack: each connection sends some there now and then.
@@ -35,7 +40,11 @@ impl Node {
         let sandbox = Sandbox::new()?;
         let agent = Agent::start(&sandbox.node, flags)?;
         let [mut client, mut server] = [sandbox.pod("client")?, sandbox.pod("server")?];
-        let published = Mapping::both(HOSTPORT, PORT);
+        let published = [
+            Mapping::tcp(HOSTPORT, PORT),
+            Mapping::udp(HOSTPORT, PORT),
+            Mapping::udp(ONE_WAY_HOSTPORT, ONE_WAY),
+        ];
         // The first addresses: those of the endpoint in the recorded rules of kube-proxy.
         (server.add_with(Config::new("1.1.0").publish(&published)))?.success()?;
         client.add_with(Config::new("1.1.0"))?.success()?;

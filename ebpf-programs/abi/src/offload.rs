@@ -27,7 +27,8 @@ pub struct Offloaded {
     pub rulesets: u64,
     /// Time from which on the decision is void, in seconds of `CLOCK_MONOTONIC`.
     pub expires: u32,
-    /// [`Offloaded::ACCEPTED`], or any other number for packets that stay on the stack.
+    /// [`Offloaded::ACCEPTED`], [`Offloaded::UNREPLIED`], or any other number for packets that stay
+    /// on the stack.
     pub decision: u32,
     /// The tuple that the packets have behind netfilter: another one where it translates them.
     pub translated: Tuple,
@@ -38,6 +39,10 @@ const _: () = assert!(size_of::<Offloaded>() == 56);
 impl Offloaded {
     /// [`Offloaded::decision`]: packets bypass the stack.
     pub const ACCEPTED: u32 = 1;
+    /// [`Offloaded::decision`]: packets bypass the stack while no rule must see every packet of a
+    /// new connection ([`crate::SettingsFlags::OFFLOAD_UNREPLIED`]). netfilter has seen packets of
+    /// this direction only.
+    pub const UNREPLIED: u32 = 9;
     /// [`Offloaded::decision`]: packets have this tuple behind netfilter's translation only. The
     /// decision about them is in the entry of the tuple that they had before.
     pub const BEHIND_NAT: u32 = 0;

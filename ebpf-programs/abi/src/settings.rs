@@ -106,4 +106,7 @@ impl SettingsFlags {
     /// Packets of connections that netfilter has accepted may bypass bridge and netfilter: no rule
     /// must see every packet.
     pub const OFFLOAD: u32 = 1 << 7;
+    /// The same for UDP flows without a reply ([`crate::Offloaded::UNREPLIED`]): no rule must see
+    /// every packet of a new connection.
+    pub const OFFLOAD_UNREPLIED: u32 = 1 << 8;
 }

@@ -15,20 +15,27 @@ use crate::packet::Packet;
 use crate::parse;
 use crate::row_cache;
 use crate::sender::ETHERNET;
-use crate::work::{Content, Fragment, Headers, Transport, Work};
+use crate::work::{Content, Fragment, Headers, Sampling, Transport, Work};
 
-/// One of so many packets to a pod is considered: most short connections end unreported.
+/// One of so many packets to a pod is considered, a power of two: most short connections end
+/// unreported.
 const SAMPLED: u32 = 16;
-/// Reports of a CPU in a jiffy.
-const REPORTS: u32 = 8;
+/// Reports of a CPU in a jiffy about packets from sources of one account. The rest of its packets
+/// are considered in later ones.
+const REPORTS: u8 = 64;
 /// TCP flags that decide whether a packet may bypass the stack.
 const STATE_FLAGS: u32 = Seen::SYN | Seen::FIN | Seen::RST | Seen::ACK;
 
 /// Returns whether the agent offloads connections.
 #[inline(always)]
 pub(crate) fn is_on<E: Node>(node: &E) -> bool {
+    has(node, SettingsFlags::OFFLOAD)
+}
+
+#[inline(always)]
+fn has<E: Node>(node: &E, flag: u32) -> bool {
     node.settings()
-        .is_some_and(|settings| settings.flags & SettingsFlags::OFFLOAD != 0)
+        .is_some_and(|settings| settings.flags & flag != 0)
 }
 
 /// Returns whether the packet may bypass the stack by the agent's decision. [`Work::translated`] is
@@ -40,8 +47,15 @@ pub(crate) fn is_offloaded<E: Node + FlowCache>(env: &E, work: &mut Work) -> boo
         && is_on(env)
         && work.rows.lifetime > MAX_AGE
         && env.read_offloaded(&work.translated, &mut work.offloaded)
-        && work.offloaded.decision == Offloaded::ACCEPTED
+        && is_accepted(env, work.offloaded.decision)
         && is_valid(env, work)
+}
+
+/// Returns whether packets bypass the stack by this decision.
+#[inline(always)]
+fn is_accepted<E: Node>(node: &E, decision: u32) -> bool {
+    decision == Offloaded::ACCEPTED
+        || (decision == Offloaded::UNREPLIED && has(node, SettingsFlags::OFFLOAD_UNREPLIED))
 }
 
 /// Returns whether [`Work::offloaded`] is in force.
@@ -81,23 +95,23 @@ pub(crate) fn report_delivered<E: Packet + Node + FlowCache>(env: &mut E, work: 
         return;
     }
     work.sampling.packets = work.sampling.packets.wrapping_add(1);
-    if !work.sampling.packets.is_multiple_of(SAMPLED) || env.is_tagged() {
+    if !is_sampled(work.sampling.packets) || env.is_tagged() {
         return;
     }
     row_cache::refresh(env, work);
-    let jiffies = env.jiffies();
-    if work.sampling.jiffies != jiffies {
-        work.sampling.jiffies = jiffies;
-        work.sampling.reports = 0;
-    }
-    if work.sampling.reports >= REPORTS {
-        return;
-    }
     let parsed = parse::frame(env, ETHERNET, &mut work.headers);
     if parsed == Ok(Content::Ip) && is_of_established(&work.headers) {
-        work.sampling.reports += 1;
         report(env, work);
     }
+}
+
+/// Returns whether the packet with this number is considered. The numbers are mixed: of flows that
+/// send in turns, always the same ones would have multiples of [`SAMPLED`].
+#[inline(always)]
+const fn is_sampled(number: u32) -> bool {
+    let mixed = number.wrapping_mul(0x9e37_79b1);
+    let mixed = (mixed ^ mixed >> 15).wrapping_mul(0x85eb_ca77);
+    (mixed >> 16).is_multiple_of(SAMPLED)
 }
 
 /// Returns whether the packet may be one of an established connection that bypasses the stack.
@@ -121,11 +135,33 @@ fn is_of_established(headers: &Headers) -> bool {
 fn report<E: FlowCache>(env: &mut E, work: &mut Work) {
     let is_decided =
         env.read_offloaded(&work.headers.tuple, &mut work.offloaded) && is_valid(env, work);
-    if !is_decided {
+    if !is_decided && may_report(env, work) {
         work.candidate.tuple = work.headers.tuple;
         work.candidate.rulesets = env.epoch_of_rulesets();
         env.report_candidate(&work.candidate);
     }
+}
+
+/// Returns whether the account of the packet's source has reports left in this jiffy, and takes
+/// one: flows of one pod leave reports for those of others. Several sources can have the same
+/// account.
+#[inline(always)]
+fn may_report<E: FlowCache>(env: &E, work: &mut Work) -> bool {
+    let jiffies = env.jiffies();
+    if work.sampling.jiffies != jiffies {
+        work.sampling.jiffies = jiffies;
+        work.sampling.reports = [0; Sampling::ACCOUNTS];
+    }
+    let [.., source] = work.headers.tuple.source.words();
+    let account = source.wrapping_mul(0x9e37_79b1) >> 28;
+    let Some(reports) = work.sampling.reports.get_mut(account as usize) else {
+        return false;
+    };
+    if *reports >= REPORTS {
+        return false;
+    }
+    *reports += 1;
+    true
 }
 
 #[cfg(test)]

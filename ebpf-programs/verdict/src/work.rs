@@ -81,16 +81,24 @@ pub struct Work {
     pub cache_ring: CacheRing,
 }
 
-/// Sampling of the packets that a CPU delivers to pods through the stack.
+/// Sampling of the packets that a CPU delivers to pods through the stack, and reports of their
+/// connections.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sampling {
     /// [`crate::flow_cache::FlowCache::jiffies`] of the last report.
     pub jiffies: u64,
-    /// Reports in that jiffy.
-    pub reports: u32,
+    /// Reports in that jiffy, by a hash of the source address.
+    pub reports: [u8; Self::ACCOUNTS],
     /// Packets, the sampled ones included.
     pub packets: u32,
+    /// Padding.
+    pub reserved: u32,
+}
+
+impl Sampling {
+    /// Number of the accounts that share the reports of a CPU.
+    pub const ACCOUNTS: usize = 16;
 }
 
 /// A search for the acknowledgment numbers that CPUs have stored with their pending counters.

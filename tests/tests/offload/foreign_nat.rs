@@ -16,11 +16,11 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use super::{EXCHANGES, FEW, Node, PORT, STATEFUL};
 
 /// Cluster IPs of the service in the recorded rules whose only endpoint is the server.
-const CLUSTER_IP: [IpAddr; 2] = [
+pub(super) const CLUSTER_IP: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x10)),
 ];
-const CLUSTER_PORT: u16 = 80;
+pub(super) const CLUSTER_PORT: u16 = 80;
 const NODE_PORT: u16 = 30_080;
 /// A port of the node that leads to the server by a rule as Docker writes it.
 const DOCKER_PORT: u16 = 8082;
@@ -33,11 +33,11 @@ const CHANGES: usize = 1000;
 const APPLIES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(1200)];
 
 /// A chain that counts all packets that netfilter forwards.
-const COUNTING: &str = "add table inet counting ; \
+pub(super) const COUNTING: &str = "add table inet counting ; \
     add chain inet counting forward { type filter hook forward priority 100 ; } ; \
     add rule inet counting forward counter";
 
-fn counted(node: &Machine) -> Result<u64> {
+pub(super) fn counted(node: &Machine) -> Result<u64> {
     let chain = node.call("nft list chain inet counting forward")?;
     let mut words = chain.split_whitespace();
     words.find(|word| *word == "packets");
@@ -45,7 +45,7 @@ fn counted(node: &Machine) -> Result<u64> {
 }
 
 /// Waits until almost no packet of the connection passes netfilter's forward hook.
-fn until_past_netfilter(node: &Node, connection: &Connection) -> Result<()> {
+pub(super) fn until_past_netfilter(node: &Node, connection: &Connection) -> Result<()> {
     until("the connection bypasses netfilter", || {
         let before = counted(node.node())?;
         (0..EXCHANGES).try_for_each(|_| connection.exchange())?;
@@ -55,7 +55,7 @@ fn until_past_netfilter(node: &Node, connection: &Connection) -> Result<()> {
 }
 
 /// Starts a node beside recorded rules, which offloads.
-fn beside(rules: RecordedRules, kind: &str) -> Result<Node> {
+pub(super) fn beside(rules: RecordedRules, kind: &str) -> Result<Node> {
     let node = Node::new(&[])?;
     rules.restore_by(node.node(), kind)?;
     node.nft(COUNTING)?;
@@ -211,7 +211,7 @@ fn a_connection_to_a_removed_endpoint_ends_as_it_does_with_netfilter() -> Result
 
 /// Removes all connections of the calling thread's namespace from conntrack
 /// (`IPCTNL_MSG_CT_DELETE` without attributes, with an acknowledgment).
-fn forget_connections() -> Result<()> {
+pub(super) fn forget_connections() -> Result<()> {
     const DELETE: u16 = 1 << 8 | 2;
     const REQUEST_WITH_ACK: u16 = 0x5;
     let socket = Socket::new(NETLINK_NETFILTER)?;

@@ -152,10 +152,17 @@ pub struct OffloadView {
     /// Number of those that netfilter translates.
     #[serde(default)]
     pub translated: u64,
+    /// Number of those whose other direction netfilter has not seen.
+    #[serde(default)]
+    pub unreplied: u64,
     /// Number of directions that stay on the stack, by reason.
     pub on_stack: BTreeMap<String, u64>,
     /// Foreign rules that must see every packet, as sentences; one of them disables the offload.
     pub rules: Vec<String>,
+    /// Foreign rules that must see every packet of a new connection, as sentences; one of them
+    /// keeps UDP flows without a reply on the stack.
+    #[serde(default)]
+    pub unreplied_rules: Vec<String>,
 }
 
 /// Policies and last rules of other software that drop forwarded packets by default.

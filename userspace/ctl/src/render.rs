@@ -1,6 +1,7 @@
 //! Renders the agent's responses as tables for terminals and `grep`, one line per object. Pure
 //! functions of the response; whether something is degraded is decided by the agent.
 
+mod bypass;
 mod drops;
 mod features;
 mod losses;
@@ -14,9 +15,9 @@ mod why;
 use std::fmt::{Display, Write};
 
 use api::{
-    AttachmentView, BypassView, Degraded, Event, FlowTableView, FlowView, FlowsView,
-    ForwardingView, HostportView, NetworkView, OperationView, Outcome, PodFlowsView, PodView,
-    Reconcile, Reloaded, Status, Uninstalled, UplinkView,
+    AttachmentView, Degraded, Event, FlowTableView, FlowView, FlowsView, ForwardingView,
+    HostportView, NetworkView, OperationView, Outcome, PodFlowsView, PodView, Reconcile, Reloaded,
+    Status, Uninstalled, UplinkView,
 };
 use comfy_table::Row;
 
@@ -46,7 +47,7 @@ pub(crate) fn status(status: &Status) -> String {
     }
     line(&mut text, "Attachments", status.attachments);
     losses::losses(&mut text, &status.losses);
-    bypass(&mut text, &status.bypass);
+    bypass::bypass(&mut text, &status.bypass);
     forwarding(&mut text, &status.forwarding);
     line(&mut text, "Shaper", shaper::shaper(&status.shaper));
     if let Some(view) = &status.sandbox {
@@ -60,35 +61,6 @@ pub(crate) fn status(status: &Status) -> String {
         uplinks(&status.uplinks),
         features::features(&status.features)
     )
-}
-
-fn bypass(text: &mut String, view: &BypassView) {
-    let active = if view.active { "active" } else { "not active" };
-    line(text, "Bypass", format!("{active} ({})", view.mode));
-    if view.offload.active {
-        let (all, translated) = (view.offload.offloaded, view.offload.translated);
-        line(
-            text,
-            "",
-            format!(
-                "offload beside rules: {all} flow directions bypass them, {translated} of them \
-                 translated by netfilter"
-            ),
-        );
-        for (reason, count) in &view.offload.on_stack {
-            line(
-                text,
-                "",
-                format!("on the stack, {reason}: {count} flow directions"),
-            );
-        }
-    }
-    for rule in &view.offload.rules {
-        line(text, "", format!("no offload, {rule}"));
-    }
-    for rules in &view.rules {
-        line(text, "", format!("foreign rules, {rules}"));
-    }
 }
 
 /// Nothing where no chain drops by default.

@@ -30,6 +30,7 @@ impl<K: Kernel> Engine<K> {
                 active: self.node.bypass,
                 offload: self.node.offload,
                 holding_rules: self.node.holding_rules.clone(),
+                holding_unreplied: self.node.holding_unreplied.clone(),
                 rules: self.node.obstacles.clone(),
             },
             forwarding: ForwardingStatus {

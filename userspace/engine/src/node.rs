@@ -42,6 +42,8 @@ pub(crate) struct NodeState {
     pub(crate) offload: bool,
     /// Rules that must see every packet, and so prevent that.
     pub(crate) holding_rules: BTreeSet<HoldingRule>,
+    /// Rules that must see every packet of UDP flows without a reply.
+    pub(crate) holding_unreplied: BTreeSet<HoldingRule>,
     /// Host links with the TCX fast path.
     pub(crate) tcx_links: BTreeSet<IfName>,
     /// State of the cgroup socket programs.
@@ -172,6 +174,7 @@ impl NodeState {
             bypass: intent.bypass.is_active(&observed),
             offload: intent.bypass.offloads(&observed),
             holding_rules: planner::holding_rules(&observed),
+            holding_unreplied: planner::holding_unreplied(&observed),
             tcx_links: tcx_links(&observed),
             shaper: ShaperStatus {
                 mode: intent.shaper,

@@ -55,6 +55,8 @@ pub struct BypassStatus {
     pub offload: bool,
     /// Rules that must see every packet, and so keep established connections on the stack.
     pub holding_rules: BTreeSet<HoldingRule>,
+    /// Those that keep UDP flows without a reply on the stack.
+    pub holding_unreplied: BTreeSet<HoldingRule>,
     /// Reasons against the bypass: foreign rules that packets would miss, and connections that
     /// netfilter tracks.
     pub rules: BTreeSet<String>,

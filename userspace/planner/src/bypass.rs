@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use steps::{Entry, EntryKey, Observed};
 
-use crate::offload::{HoldingRule, RulesetClass, classify};
+use crate::offload::{ConnectionState, HoldingRule, RulesetClass, classify};
 
 /// When packets bypass the bridge and netfilter (`--bypass-netfilter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,11 +56,25 @@ impl BypassMode {
             Self::Always | Self::Never => false,
         }
     }
+
+    /// Returns whether UDP flows without a reply do so as well.
+    pub fn offloads_unreplied(self, observed: &Observed) -> bool {
+        self.offloads(observed) && holding_unreplied(observed).is_empty()
+    }
 }
 
-/// Returns the rules that must see every packet.
+/// Returns the rules that must see every packet of established connections.
 pub fn holding_rules(observed: &Observed) -> BTreeSet<HoldingRule> {
-    match classify(&observed.path_tables) {
+    rules_that_hold(observed, ConnectionState::Established)
+}
+
+/// Returns the rules that must see every packet of UDP flows without a reply.
+pub fn holding_unreplied(observed: &Observed) -> BTreeSet<HoldingRule> {
+    rules_that_hold(observed, ConnectionState::Unreplied)
+}
+
+fn rules_that_hold(observed: &Observed, state: ConnectionState) -> BTreeSet<HoldingRule> {
+    match classify(&observed.path_tables, state) {
         RulesetClass::EveryPacket(rules) => rules,
         RulesetClass::Empty | RulesetClass::Offloadable => BTreeSet::new(),
     }
@@ -160,6 +174,18 @@ mod tests {
             foreign_paths: ["IPsec: a policy".to_owned()].into(),
             ..rules("counter")
         };
+        let new = Statement::State {
+            established: false,
+            new: true,
+        };
+        let mut of_new = rules("quota");
+        for rules in of_new.path_tables[0].chains.values_mut() {
+            rules[0].statements.insert(0, new.clone());
+        }
+        assert!(BypassMode::Auto.offloads(&of_new));
+        assert!(!BypassMode::Auto.offloads_unreplied(&of_new));
+        assert!(BypassMode::Auto.offloads_unreplied(&rules("counter")));
+        assert!(!BypassMode::Never.offloads_unreplied(&rules("counter")));
         let offloads = |mode: BypassMode| {
             [
                 &Observed::default(),

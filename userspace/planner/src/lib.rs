@@ -38,6 +38,7 @@ mod node_intent;
 mod node_preview;
 mod offload;
 mod offload_decision;
+mod offload_shares;
 mod own_links;
 mod plan;
 mod port_holder;
@@ -67,7 +68,7 @@ pub use announcement::LastMacs;
 pub use attach::{AttachContext, plan_attach};
 pub use attachment_query::attachment_query;
 pub use bridge::plan_bridge;
-pub use bypass::{BypassMode, holding_rules, obstacles};
+pub use bypass::{BypassMode, holding_rules, holding_unreplied, obstacles};
 pub use check::{Difference, check, check_host, mac_difference};
 pub use complete::{plan_complete, with_addresses};
 pub use container_link::{ContainerLinks, Overlap};
@@ -92,7 +93,8 @@ pub use node_check::{
 pub use node_intent::NodeIntent;
 pub use node_preview::NodePreview;
 pub use offload::HoldingRule;
-pub use offload_decision::{OffloadDecision, StackReason, decide_offload};
+pub use offload_decision::{OffloadDecision, OffloadEvidence, StackReason, decide_offload};
+pub use offload_shares::{OffloadShares, offload_account};
 pub use plan::Plan;
 pub use port_holder::{
     binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports, plan_left_ports,

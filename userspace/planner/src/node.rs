@@ -404,6 +404,9 @@ fn flags(
     if intent.bypass.offloads(observed) {
         flags |= abi::SettingsFlags::OFFLOAD;
     }
+    if intent.bypass.offloads_unreplied(observed) {
+        flags |= abi::SettingsFlags::OFFLOAD_UNREPLIED;
+    }
     if !observed.routes_by_port {
         flags |= abi::SettingsFlags::ROUTES_BY_ADDRESS;
     }

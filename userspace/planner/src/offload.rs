@@ -1,12 +1,21 @@
-//! Whether established connections may bypass the netfilter rules that other software has.
+//! Whether connections may bypass the netfilter rules that other software has.
 //!
-//! A rule may be bypassed if it decides the same about each packet of an established connection,
-//! and does nothing but decide. Then a packet that netfilter has accepted stands for those behind
-//! it, for as long as no rule changes. Statements that are not known need every packet.
+//! A rule may be bypassed if it decides the same about each packet of a connection in the same
+//! state, and does nothing but decide. Then a packet that netfilter has accepted stands for those
+//! behind it, for as long as no rule changes. Statements that are not known need every packet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use steps::{Action, PathHook, PathRule, PathTable, Statement};
+
+/// State of the connections whose packets meet the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionState {
+    /// Packets of both directions were seen.
+    Established,
+    /// UDP packets of one direction only: for rules, each of them is new.
+    Unreplied,
+}
 
 /// Statements that decide alike about all packets of a connection that the programs send past the
 /// stack: whole packets of TCP with ACK and without SYN, FIN or RST, and of UDP.
@@ -134,7 +143,7 @@ impl std::fmt::Display for HoldingRule {
     }
 }
 
-/// What rules mean for packets of established connections.
+/// What rules mean for packets of connections in one state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RulesetClass {
     /// No rule is evaluated.
@@ -145,14 +154,15 @@ pub(crate) enum RulesetClass {
     EveryPacket(BTreeSet<HoldingRule>),
 }
 
-/// Classifies the rules that forwarded packets of established connections meet.
-pub(crate) fn classify(tables: &[PathTable]) -> RulesetClass {
+/// Classifies the rules that forwarded packets of connections in this state meet.
+pub(crate) fn classify(tables: &[PathTable], state: ConnectionState) -> RulesetClass {
     let mut holding = BTreeSet::new();
     for table in tables {
         for (chain, hook) in &table.bases {
             let mut walk = Walk {
                 table,
                 hook: *hook,
+                state,
                 seen: BTreeMap::new(),
                 holding: &mut holding,
             };
@@ -173,7 +183,7 @@ fn has_no_rules(table: &PathTable, chain: &str) -> bool {
     table.chains.get(chain).is_none_or(Vec::is_empty)
 }
 
-/// How the evaluation of a chain ends for packets of established connections.
+/// How the evaluation of a chain ends for packets of connections in the state of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// All of them leave the base chain: the rules behind are not evaluated.
@@ -186,6 +196,7 @@ enum End {
 struct Walk<'a> {
     table: &'a PathTable,
     hook: PathHook,
+    state: ConnectionState,
     /// Chains that were walked, and how they end. A chain that is being walked is open.
     seen: BTreeMap<&'a str, End>,
     holding: &'a mut BTreeSet<HoldingRule>,
@@ -221,12 +232,21 @@ impl<'a> Walk<'a> {
         let mut is_conditional = false;
         for statement in &rule.statements {
             match statement {
-                // The statements behind are not evaluated for established connections.
-                Statement::State { established: false } => return After::Next,
-                Statement::State { established: true } => {}
+                Statement::State { established, new } => {
+                    // The statements behind are not evaluated for connections in this state.
+                    if !self.of_state(*established, *new) {
+                        return After::Next;
+                    }
+                }
+                Statement::Verdicts { established, new } => {
+                    return match self.of_state(established, new) {
+                        Some(action) => self.verdict(action, is_conditional),
+                        None => After::Next,
+                    };
+                }
                 Statement::Named(name) => {
                     is_conditional |= !NO_CONDITIONS.contains(&name.as_str());
-                    if needs_every_packet(name, self.hook) {
+                    if needs_every_packet(name, self.hook, self.state) {
                         self.holding.insert(HoldingRule {
                             table: self.table.name.clone(),
                             chain: chain.to_owned(),
@@ -239,6 +259,13 @@ impl<'a> Walk<'a> {
             }
         }
         After::Next
+    }
+
+    fn of_state<T>(&self, established: T, new: T) -> T {
+        match self.state {
+            ConnectionState::Established => established,
+            ConnectionState::Unreplied => new,
+        }
     }
 
     fn verdict(&mut self, action: &'a Action, is_conditional: bool) -> After {
@@ -277,9 +304,13 @@ enum After {
     Decided,
 }
 
-/// Returns whether a statement decides anew about each packet of an established connection, or does
-/// more than decide.
-fn needs_every_packet(statement: &str, hook: PathHook) -> bool {
+/// Returns whether a statement decides anew about each packet of a connection, or does more than
+/// decide.
+fn needs_every_packet(statement: &str, hook: PathHook, state: ConnectionState) -> bool {
+    // What is compared is a byte of a UDP packet's payload.
+    if statement == "payload tcp flags" && state == ConnectionState::Unreplied {
+        return true;
+    }
     if MARKS.contains(&statement) {
         return hook == PathHook::Prerouting;
     }

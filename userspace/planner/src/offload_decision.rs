@@ -8,6 +8,11 @@ use steps::{ConntrackStatus, TrackedConnection};
 /// Seconds after which a packet takes the stack again, at the latest: netfilter keeps connections
 /// alive by their packets, and rules see one of them.
 const LONGEST: u32 = 15;
+/// The same for a flow without a reply: its entry lives for 30 seconds after the last packet that
+/// conntrack has seen, is not protected from an early removal, and the reply must find it.
+const LONGEST_UNREPLIED: u32 = 10;
+/// The same where netfilter translates such a flow.
+const LONGEST_UNREPLIED_TRANSLATED: u32 = 5;
 /// The same for a translated connection soon after a rule change. Who removes an endpoint changes
 /// rules first, and then removes connections to it from conntrack, which is not notified.
 const UNSETTLED: u32 = 2;
@@ -22,6 +27,8 @@ pub enum StackReason {
     Untracked = 2,
     /// It is not established yet, or no longer.
     NotEstablished = 3,
+    /// It has no reply, and a rule must see every packet of new connections.
+    NeedsReply = 4,
     /// A helper follows it, its sequence numbers are translated, or a flow table of netfilter has
     /// it.
     Special = 5,
@@ -38,14 +45,20 @@ impl StackReason {
     pub const fn retry_after(self) -> u32 {
         match self {
             Self::NotEstablished => 1,
-            Self::Untracked | Self::Special | Self::Marked | Self::ShortLived | Self::NotOfPod => 5,
+            Self::Untracked
+            | Self::NeedsReply
+            | Self::Special
+            | Self::Marked
+            | Self::ShortLived
+            | Self::NotOfPod => 5,
         }
     }
 
     /// All reasons.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Untracked,
         Self::NotEstablished,
+        Self::NeedsReply,
         Self::Special,
         Self::Marked,
         Self::ShortLived,
@@ -58,6 +71,7 @@ impl fmt::Display for StackReason {
         f.write_str(match self {
             Self::Untracked => "not tracked",
             Self::NotEstablished => "not established",
+            Self::NeedsReply => "without a reply, beside rules for new connections",
             Self::Special => "with a helper or in a flow table",
             Self::Marked => "with a mark or zone",
             Self::ShortLived => "with a short timeout",
@@ -75,6 +89,8 @@ pub struct OffloadDecision {
     pub translated: Tuple,
     /// Seconds until a packet must take the stack again.
     pub seconds: u32,
+    /// Whether netfilter has seen packets of this direction only.
+    pub unreplied: bool,
 }
 
 impl OffloadDecision {
@@ -84,13 +100,24 @@ impl OffloadDecision {
     }
 }
 
+/// What the agent knows beside conntrack about a packet that netfilter has just accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffloadEvidence {
+    /// Seconds since the last rule change.
+    pub unchanged: u32,
+    /// Whether another packet of this direction was reported seconds before, so that the connection
+    /// was in conntrack when this one met the rules.
+    pub repeated: bool,
+    /// Whether rules decide alike about all packets of a new connection.
+    pub unreplied_allowed: bool,
+}
+
 /// Decides about the direction of a connection whose packets have this tuple behind netfilter's
-/// last hook. Netfilter has just accepted one. `unchanged` are the seconds since the last rule
-/// change.
+/// last hook.
 pub fn decide_offload(
     observed: &Tuple,
     connection: Option<&TrackedConnection>,
-    unchanged: u32,
+    evidence: OffloadEvidence,
 ) -> Result<OffloadDecision, StackReason> {
     let connection = connection.ok_or(StackReason::Untracked)?;
     let status = connection.status;
@@ -108,33 +135,61 @@ pub fn decide_offload(
     if connection.mark != 0 || connection.zone != 0 {
         return Err(StackReason::Marked);
     }
-    let seen = ConntrackStatus::SEEN_REPLY | ConntrackStatus::CONFIRMED;
-    let is_open = match tuple.protocol {
-        protocol::TCP => {
-            status & ConntrackStatus::ASSURED != 0
-                && connection.tcp_state == Some(TrackedConnection::ESTABLISHED)
+    let unreplied = is_unreplied(connection, &tuple, observed);
+    if !is_established(connection) {
+        match (unreplied && evidence.repeated, evidence.unreplied_allowed) {
+            (true, true) => {}
+            (true, false) => return Err(StackReason::NeedsReply),
+            (false, _) => return Err(StackReason::NotEstablished),
         }
-        // Assured after two seconds only.
-        protocol::UDP => true,
-        _ => false,
-    };
-    if status & seen != seen || !is_open {
-        return Err(StackReason::NotEstablished);
     }
-    let longest = if tuple != *observed && unchanged < SETTLING {
-        UNSETTLED
-    } else {
-        LONGEST
+    let is_translated = tuple != *observed;
+    let longest = match (unreplied, is_translated) {
+        (_, true) if evidence.unchanged < SETTLING => UNSETTLED,
+        (true, true) => LONGEST_UNREPLIED_TRANSLATED,
+        (true, false) => LONGEST_UNREPLIED,
+        (false, _) => LONGEST,
     };
-    // The next packet through the stack must find the connection.
-    match longest.min(connection.timeout / 2) {
+    // The next packet through the stack must find the connection, and so must a reply.
+    let share = if unreplied { 3 } else { 2 };
+    match longest.min(connection.timeout / share) {
         0 | 1 => Err(StackReason::ShortLived),
         seconds => Ok(OffloadDecision {
             tuple,
             translated: *observed,
             seconds,
+            unreplied,
         }),
     }
+}
+
+/// Returns whether rules see packets of both directions as established, and the connection will
+/// stay so.
+fn is_established(connection: &TrackedConnection) -> bool {
+    let seen = ConntrackStatus::SEEN_REPLY | ConntrackStatus::CONFIRMED;
+    connection.status & seen == seen
+        && match connection.original.protocol {
+            protocol::TCP => {
+                connection.status & ConntrackStatus::ASSURED != 0
+                    && connection.tcp_state == Some(TrackedConnection::ESTABLISHED)
+            }
+            // Assured after two seconds only.
+            protocol::UDP => true,
+            _ => false,
+        }
+}
+
+/// Returns whether rules see each packet of this direction as new, because there was no reply.
+///
+/// Where netfilter has chosen the source port, another connection could get the port once this
+/// one's entry was removed: such a flow waits for a reply.
+fn is_unreplied(connection: &TrackedConnection, tuple: &Tuple, observed: &Tuple) -> bool {
+    const STATE: u32 =
+        ConntrackStatus::EXPECTED | ConntrackStatus::SEEN_REPLY | ConntrackStatus::CONFIRMED;
+    tuple.protocol == protocol::UDP
+        && connection.status & STATE == ConntrackStatus::CONFIRMED
+        && *tuple == connection.original
+        && (tuple.source, tuple.source_port) == (observed.source, observed.source_port)
 }
 
 #[cfg(test)]
@@ -165,11 +220,24 @@ mod tests {
         }
     }
 
+    /// A second report, long after a rule change, beside rules that allow all.
+    const REPEATED: OffloadEvidence = OffloadEvidence {
+        unchanged: SETTLING,
+        repeated: true,
+        unreplied_allowed: true,
+    };
+    /// The first report, beside rules that must see new connections.
+    const FIRST: OffloadEvidence = OffloadEvidence {
+        unchanged: SETTLING,
+        repeated: false,
+        unreplied_allowed: false,
+    };
+
     /// Returns the seconds.
     fn decide(change: impl Fn(&mut TrackedConnection)) -> Result<u32, StackReason> {
         let mut changed = connection(protocol::TCP);
         change(&mut changed);
-        let decision = decide_offload(&tuple(protocol::TCP), Some(&changed), SETTLING);
+        let decision = decide_offload(&tuple(protocol::TCP), Some(&changed), FIRST);
         decision.map(|decision| decision.seconds)
     }
 
@@ -181,8 +249,13 @@ mod tests {
                     tuple,
                     translated: tuple,
                     seconds: LONGEST,
+                    unreplied: false,
                 };
-                let decision = decide_offload(&tuple, Some(&connection(protocol)), 0);
+                let evidence = OffloadEvidence {
+                    unchanged: 0,
+                    ..FIRST
+                };
+                let decision = decide_offload(&tuple, Some(&connection(protocol)), evidence);
                 assert_eq!(decision, Ok(decided));
             }
         }
@@ -211,16 +284,17 @@ mod tests {
             (connection.original, behind),
             (connection.reply, connection.original.reverse()),
         ] {
-            let decision = decide_offload(&translated, Some(&connection), SETTLING);
+            let decision = decide_offload(&translated, Some(&connection), FIRST);
             let decided = OffloadDecision {
                 tuple,
                 translated,
                 seconds: LONGEST,
+                unreplied: false,
             };
             assert_eq!(decision, Ok(decided));
             assert!(decided.is_translated());
             // Never seen behind netfilter.
-            let decision = decide_offload(&tuple, Some(&connection), SETTLING);
+            let decision = decide_offload(&tuple, Some(&connection), FIRST);
             assert_eq!(decision, Err(StackReason::Untracked));
         }
     }
@@ -228,8 +302,10 @@ mod tests {
     #[test]
     fn a_translated_connection_soon_takes_the_stack_after_a_rule_change() {
         let (connection, behind) = connection_to_service();
-        let seconds =
-            |unchanged| decide_offload(&behind, Some(&connection), unchanged).map(|it| it.seconds);
+        let seconds = |unchanged| {
+            let evidence = OffloadEvidence { unchanged, ..FIRST };
+            decide_offload(&behind, Some(&connection), evidence).map(|it| it.seconds)
+        };
         assert_eq!(seconds(0), Ok(UNSETTLED));
         assert_eq!(seconds(SETTLING - 1), Ok(UNSETTLED));
         assert_eq!(seconds(SETTLING), Ok(LONGEST));
@@ -238,7 +314,7 @@ mod tests {
     #[test]
     fn connections_that_need_netfilter_stay_on_the_stack() {
         use StackReason::{Marked, NotEstablished, ShortLived, Special, Untracked};
-        let untracked = decide_offload(&tuple(protocol::TCP), None, SETTLING);
+        let untracked = decide_offload(&tuple(protocol::TCP), None, FIRST);
         assert_eq!(untracked, Err(Untracked));
         let of_other = |it: &mut TrackedConnection| {
             it.original.source_port = Port::new(1);
@@ -260,7 +336,119 @@ mod tests {
         assert_eq!(decide(|it| it.timeout = 3), Err(ShortLived));
         assert_eq!(decide(|it| it.timeout = 20), Ok(10));
         let sctp = connection(protocol::SCTP);
-        let decision = decide_offload(&tuple(protocol::SCTP), Some(&sctp), SETTLING);
+        let decision = decide_offload(&tuple(protocol::SCTP), Some(&sctp), FIRST);
         assert_eq!(decision, Err(NotEstablished));
+    }
+
+    fn unreplied() -> TrackedConnection {
+        TrackedConnection {
+            status: ConntrackStatus::CONFIRMED,
+            timeout: 30,
+            ..connection(protocol::UDP)
+        }
+    }
+
+    #[test]
+    fn a_udp_flow_without_a_reply_bypasses_the_stack_in_its_direction() {
+        let observed = tuple(protocol::UDP);
+        let decision = decide_offload(&observed, Some(&unreplied()), REPEATED);
+        let decided = OffloadDecision {
+            tuple: observed,
+            translated: observed,
+            seconds: LONGEST_UNREPLIED,
+            unreplied: true,
+        };
+        assert_eq!(decision, Ok(decided));
+        // A reply between the report and the query.
+        let decision = decide_offload(&observed.reverse(), Some(&unreplied()), REPEATED);
+        assert_eq!(decision, Err(StackReason::NotEstablished));
+        // After the reply, packets are those of an established connection.
+        for tuple in [observed, observed.reverse()] {
+            let decision = decide_offload(&tuple, Some(&connection(protocol::UDP)), REPEATED);
+            assert_eq!(decision.map(|it| it.unreplied), Ok(false));
+        }
+    }
+
+    #[test]
+    fn the_first_report_of_a_flow_without_a_reply_is_no_evidence() {
+        let decide = |evidence| {
+            let decision = decide_offload(&tuple(protocol::UDP), Some(&unreplied()), evidence);
+            decision.map(|it| it.seconds)
+        };
+        let allowed = OffloadEvidence {
+            unreplied_allowed: true,
+            ..FIRST
+        };
+        assert_eq!(decide(allowed), Err(StackReason::NotEstablished));
+        assert_eq!(decide(REPEATED), Ok(LONGEST_UNREPLIED));
+        let held = OffloadEvidence {
+            unreplied_allowed: false,
+            ..REPEATED
+        };
+        assert_eq!(decide(held), Err(StackReason::NeedsReply));
+    }
+
+    #[test]
+    fn flows_without_a_reply_stay_on_the_stack_unless_they_are_plain_udp() {
+        use StackReason::{NotEstablished, ShortLived, Special};
+        let decide = |protocol, change: &dyn Fn(&mut TrackedConnection)| {
+            let mut changed = TrackedConnection {
+                status: ConntrackStatus::CONFIRMED,
+                timeout: 30,
+                ..connection(protocol)
+            };
+            change(&mut changed);
+            let decision = decide_offload(&tuple(protocol), Some(&changed), REPEATED);
+            decision.map(|it| it.seconds)
+        };
+        assert_eq!(decide(protocol::TCP, &|_| {}), Err(NotEstablished));
+        assert_eq!(decide(protocol::SCTP, &|_| {}), Err(NotEstablished));
+        let udp = |change: &dyn Fn(&mut TrackedConnection)| decide(protocol::UDP, change);
+        // Its packets are related, not new.
+        let expected = |it: &mut TrackedConnection| it.status |= ConntrackStatus::EXPECTED;
+        assert_eq!(udp(&expected), Err(NotEstablished));
+        let unconfirmed = |it: &mut TrackedConnection| it.status = 0;
+        assert_eq!(udp(&unconfirmed), Err(NotEstablished));
+        assert_eq!(udp(&|it| it.has_helper = true), Err(Special));
+        assert_eq!(udp(&|it| it.timeout = 5), Err(ShortLived));
+        assert_eq!(udp(&|it| it.timeout = 12), Ok(4));
+    }
+
+    #[test]
+    fn a_flow_without_a_reply_may_have_another_destination_but_no_other_source() {
+        let original = tuple(protocol::UDP);
+        let decide = |behind: Tuple, unchanged| {
+            let connection = TrackedConnection {
+                reply: behind.reverse(),
+                ..unreplied()
+            };
+            let evidence = OffloadEvidence {
+                unchanged,
+                ..REPEATED
+            };
+            decide_offload(&behind, Some(&connection), evidence).map(|it| it.seconds)
+        };
+        let to_endpoint = Tuple {
+            destination: Address::v4([10, 244, 0, 3]),
+            ..original
+        };
+        assert_eq!(
+            decide(to_endpoint, SETTLING),
+            Ok(LONGEST_UNREPLIED_TRANSLATED)
+        );
+        assert_eq!(decide(to_endpoint, 0), Ok(UNSETTLED));
+        for masqueraded in [
+            Tuple {
+                source: Address::v4([192, 0, 2, 1]),
+                ..to_endpoint
+            },
+            Tuple {
+                source_port: Port::new(1024),
+                ..original
+            },
+        ] {
+            let decision = decide(masqueraded, SETTLING);
+            assert_eq!(decision, Err(StackReason::NotEstablished));
+        }
     }
 }

@@ -42,6 +42,16 @@ pub enum Statement {
     State {
         /// Whether packets of established connections meet it.
         established: bool,
+        /// Whether UDP packets of connections without a reply, which are new, may meet it.
+        new: bool,
+    },
+    /// A verdict that depends on the state of the connection; `None` where the rule ends without
+    /// one.
+    Verdicts {
+        /// That of packets of established connections.
+        established: Option<Action>,
+        /// That of UDP packets of connections without a reply.
+        new: Option<Action>,
     },
     /// Any other condition or action, by name: nftables' word for the statement, or `match` or
     /// `target` and the name of the extension of iptables. Details that matter follow.

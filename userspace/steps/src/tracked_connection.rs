@@ -30,6 +30,8 @@ pub struct TrackedConnection {
 pub struct ConntrackStatus;
 
 impl ConntrackStatus {
+    /// A helper expected it: its first packet is related to another connection.
+    pub const EXPECTED: u32 = 1 << 0;
     /// Packets of both directions were seen.
     pub const SEEN_REPLY: u32 = 1 << 1;
     /// The connection is not removed early.

@@ -1,4 +1,5 @@
-//! Cost of a small UDP packet with many flows, which send in turns, on each way.
+//! Cost of a small UDP packet with many flows, which send in turns, on each way. Their receivers
+//! have answered before; beside other software, flows without a reply are measured as well.
 //!
 //! So that 100,000 flows need no 100,000 sockets, each socket sends in several: pods to several
 //! ports of the receiver, clients of a hostport from several addresses.
@@ -8,13 +9,13 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::libc::{in_addr, in_pktinfo};
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 
 use crate::packet_cost::{BURST, PAYLOAD, above_bare};
 use crate::pinned;
-use crate::plan::Plan;
+use crate::plan::{Plan, print_line};
 use crate::row::{Row, Rows};
 use crate::topology::{self, PORTS, Topology, Way, client};
 
@@ -22,8 +23,14 @@ use crate::topology::{self, PORTS, Topology, Way, client};
 const SAMPLE: Duration = Duration::from_millis(50);
 /// Packets of each flow before the first sample: more than it takes to be established and cached.
 const BEFORE: usize = 12;
+/// Time after which the offloaded flows are counted again: the agent counts every two seconds.
+const COUNTED: Duration = Duration::from_millis(2500);
+/// Time after which flows must bypass the rules.
+const OFFLOADED: Duration = Duration::from_mins(1);
 /// Most sockets of a sender.
 const SOCKETS: u32 = 1000;
+/// Time after which a packet is lost.
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// First of the ports on which the receiver of a pod's packets listens.
 const FIRST_PORT: u16 = 20_000;
 
@@ -45,15 +52,45 @@ struct Lane {
     receiver: usize,
 }
 
+/// Whether the receivers of flows have answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Replies {
+    /// Once for each flow, so that connection tracking has established connections.
+    One,
+    None,
+}
+
+impl Replies {
+    /// Those that are measured on a node with other software or without.
+    const fn of(is_beside: bool) -> &'static [Self] {
+        if is_beside {
+            &[Self::One, Self::None]
+        } else {
+            &[Self::One]
+        }
+    }
+
+    /// Returns the end of the rows' names.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::One => "",
+            Self::None => ", without replies",
+        }
+    }
+}
+
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
+    let is_beside = plan.company.name().is_some();
     let sizes = plan.pick(
         &[10, 1000, 10_000][..],
         &[1, 10, 1000, 5000, 10_000, 100_000][..],
     );
     for way in Way::ALL {
         for flows in sizes {
-            measure_one(plan, way, *flows, &mut rows)?;
+            for replies in Replies::of(is_beside) {
+                measure_one(plan, way, (*flows, *replies), &mut rows)?;
+            }
         }
     }
     let above = above_bare(&rows.0);
@@ -63,23 +100,36 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
 
 /// Measures one number of flows. Each has nodes of its own, since flows of an earlier measurement
 /// would still fill their tables.
-fn measure_one(plan: &Plan, way: Way, flows: u32, rows: &mut Rows) -> Result<()> {
+fn measure_one(
+    plan: &Plan,
+    way: Way,
+    (flows, replies): (u32, Replies),
+    rows: &mut Rows,
+) -> Result<()> {
     let systems = topology::all(plan.company)?;
+    let is_beside = plan.company.name().is_some();
     let crowds: Vec<_> = systems
         .iter()
-        .map(|it| open(it, way, flows))
+        .map(|it| {
+            let crowd = open(it, way, flows)?;
+            crowd
+                .establish(it, replies, is_beside)
+                .with_context(|| format!("{} through {}", way.name(), it.system))?;
+            Ok(crowd)
+        })
         .collect::<Result<_>>()?;
-    let what = format!("{}, {flows} flows", way.name());
+    let name = format!("{}{}", way.name(), replies.suffix());
+    let what = format!("{name}, {flows} flows");
     plan.interleave(&what, plan.rounds(), &crowds, |crowd| {
         let cost = pinned::run_realtime(pinned::last_cpu(), || crowd.cost())
             .with_context(|| format!("{what} through {}", crowd.system))?;
-        let row = Row::new(way.name(), crowd.system, "ns per packet");
+        let row = Row::new(name.as_str(), crowd.system, "ns per packet");
         rows.push(row.at("flows", flows.into()), cost);
         Ok(())
     })
 }
 
-/// Opens the sockets, and sends packets of each flow until it is established.
+/// Opens the sockets.
 fn open(topology: &Topology, way: Way, flows: u32) -> Result<Crowd> {
     let path = topology.path(way);
     let lanes = u16::try_from(flows.div_ceil(SOCKETS))?;
@@ -102,12 +152,16 @@ fn open(topology: &Topology, way: Way, flows: u32) -> Result<Crowd> {
     };
     let listen = |port: &u16| -> Result<UdpSocket> {
         let receiver = UdpSocket::bind(path.serves(*port))?;
-        receiver.set_read_timeout(Some(Duration::from_secs(3)))?;
+        receiver.set_read_timeout(Some(TIMEOUT))?;
         Ok(receiver)
     };
-    let bind = |_| Ok(UdpSocket::bind("0.0.0.0:0")?);
+    let bind = |_| {
+        let sender = UdpSocket::bind("0.0.0.0:0")?;
+        sender.set_read_timeout(Some(TIMEOUT))?;
+        Ok(sender)
+    };
     let count = flows.min(SOCKETS);
-    let crowd = Crowd {
+    Ok(Crowd {
         system: topology.system,
         flows,
         senders: path
@@ -117,13 +171,7 @@ fn open(topology: &Topology, way: Way, flows: u32) -> Result<Crowd> {
         receivers: path
             .to
             .run(|| ports.iter().map(listen).collect::<Result<_>>())?,
-    };
-    for _ in 0..BEFORE {
-        crowd
-            .turn()
-            .with_context(|| format!("{} through {}", way.name(), crowd.system))?;
-    }
-    Ok(crowd)
+    })
 }
 
 fn ipv4(address: IpAddr) -> Result<in_addr> {
@@ -136,6 +184,46 @@ fn ipv4(address: IpAddr) -> Result<in_addr> {
 }
 
 impl Crowd {
+    /// Sends packets of each flow until it is established and cached; beside other software's
+    /// rules, until it is offloaded.
+    fn establish(&self, topology: &Topology, replies: Replies, is_beside: bool) -> Result<()> {
+        if replies == Replies::One {
+            self.answers()?;
+        }
+        for _ in 0..BEFORE {
+            self.turn()?;
+        }
+        let (start, mut before) = (Instant::now(), 0);
+        while is_beside && let Some(offloaded) = topology.offloaded()? {
+            // A pod with very many flows has its share of the table only.
+            let is_stable = before > 0 && offloaded <= before + before / 50;
+            if offloaded >= self.flows.into() || is_stable {
+                print_line(&format!("   {offloaded} flow directions bypass the rules"));
+                break;
+            }
+            ensure!(start.elapsed() < OFFLOADED, "no flow is offloaded");
+            before = offloaded;
+            let counted = Instant::now();
+            while counted.elapsed() < COUNTED {
+                self.turn()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a packet of each flow, and an answer to it.
+    fn answers(&self) -> Result<()> {
+        let mut left = self.flows as usize;
+        for lane in &self.lanes {
+            let senders = &self.senders[..left.min(self.senders.len())];
+            for burst in senders.chunks(BURST as usize) {
+                lane.answers(burst, &self.receivers[lane.receiver])?;
+            }
+            left -= senders.len();
+        }
+        Ok(())
+    }
+
     /// Returns the nanoseconds per packet, after each flow has sent one.
     fn cost(&self) -> Result<f64> {
         self.turn()?;
@@ -174,6 +262,24 @@ impl Lane {
         let mut buffer = [0; 64];
         for _ in 0..senders.len() * repeated as usize {
             receiver.recv(&mut buffer).context("a packet was lost")?;
+        }
+        Ok(())
+    }
+
+    /// Sends a packet from each sender, and answers each.
+    fn answers(&self, senders: &[UdpSocket], receiver: &UdpSocket) -> Result<()> {
+        let mut buffer = [0; 64];
+        for sender in senders {
+            self.send(sender)?;
+        }
+        for _ in senders {
+            let (length, client) = receiver
+                .recv_from(&mut buffer)
+                .context("a packet was lost")?;
+            receiver.send_to(&buffer[..length], client)?;
+        }
+        for sender in senders {
+            sender.recv(&mut buffer).context("an answer was lost")?;
         }
         Ok(())
     }

@@ -27,8 +27,8 @@ struct Load {
     /// Whether the receiver has answered before: connection tracking then has an established
     /// connection.
     replies: bool,
-    /// Whether it is measured only on nodes with other software, whose rules need to know whether a
-    /// connection is established.
+    /// Whether it is measured only on nodes with other software, whose rules see packets of flows
+    /// without a reply as new.
     only_beside: bool,
     port: u16,
     /// The end of the rows' names.
@@ -63,7 +63,7 @@ const LOADS: [Load; 3] = [
         replies: false,
         only_beside: true,
         port: PORTS[1],
-        suffix: ", not established",
+        suffix: ", without replies",
         ..SMALL
     },
     // Three fragments at an MTU of 1,500 bytes. The sender's kernel makes them, and the receiver's
@@ -86,6 +86,10 @@ const BEFORE: Duration = Duration::from_secs(15);
 /// Duration of the exchange that establishes a flow on each path of each system. Beside other
 /// software's rules, it includes the decision about an established connection.
 const EXCHANGE: Duration = Duration::from_millis(300);
+
+/// Duration of the packets without replies before the first round: beside other software's rules,
+/// it includes the decision about such a flow, which needs packets that are a second apart.
+const ONE_WAY: Duration = Duration::from_secs(4);
 
 /// Time after which a packet is lost.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -215,6 +219,11 @@ fn open(topology: &Topology, way: Way, load: &'static Load) -> Result<Pair> {
     pair.burst().with_context(context)?;
     if load.replies {
         pair.exchange().with_context(context)?;
+    } else {
+        let start = Instant::now();
+        while start.elapsed() < ONE_WAY {
+            pair.burst().with_context(context)?;
+        }
     }
     Ok(pair)
 }

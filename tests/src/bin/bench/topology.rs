@@ -87,10 +87,17 @@ pub(crate) struct Topology {
     pub(crate) system: &'static str,
     /// In the order of [`Way`]; the last one only where there are services.
     paths: Vec<Path>,
-    _parts: Box<dyn std::any::Any + Send + Sync>,
+    parts: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl Topology {
+    /// Returns the number of flow directions that bypass other software's rules, as counted in the
+    /// last two seconds; `None` for systems that offload none.
+    pub(crate) fn offloaded(&self) -> Result<Option<u64>> {
+        let viaduct = self.parts.downcast_ref::<Viaduct>();
+        viaduct.map(Viaduct::offloaded).transpose()
+    }
+
     /// Returns whether the system has this way.
     pub(crate) fn has(&self, way: Way) -> bool {
         self.paths.len() > way as usize

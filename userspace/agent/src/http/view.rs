@@ -1,6 +1,6 @@
 //! Conversions from the agent's types to those of the API. Pure functions without decisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use abi::DropReason;
 use api::{
@@ -14,7 +14,7 @@ use engine::{
 };
 use kernel::{Feature, Measured, PodCounters};
 use model::{Assigned, Attachment, InterfaceAddress, PortMapping, Record, State};
-use planner::DefaultState;
+use planner::{DefaultState, HoldingRule};
 use steps::PodSide;
 
 use crate::http::{limits, names};
@@ -118,19 +118,21 @@ fn bypass(status: &BypassStatus, offloaded: &OffloadCounts) -> BypassView {
             active: status.offload,
             offloaded: offloaded.accepted,
             translated: offloaded.translated,
+            unreplied: offloaded.unreplied,
             on_stack: offloaded
                 .on_stack
                 .iter()
                 .map(|(reason, count)| (reason.to_string(), *count))
                 .collect(),
-            rules: status
-                .holding_rules
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            rules: sentences(&status.holding_rules),
+            unreplied_rules: sentences(&status.holding_unreplied),
         },
         rules: status.rules.iter().cloned().collect(),
     }
+}
+
+fn sentences(rules: &BTreeSet<HoldingRule>) -> Vec<String> {
+    rules.iter().map(ToString::to_string).collect()
 }
 
 /// Returns a network with its address pools.

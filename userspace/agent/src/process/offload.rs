@@ -1,16 +1,17 @@
 //! Offload beside rules of other software: decides about connections that netfilter has accepted,
 //! in a thread of its own (decision 118).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use std::{convert::Infallible, io};
 
-use abi::{OffloadCandidate, Offloaded, Tuple, protocol};
+use abi::{Address, OffloadCandidate, Offloaded, Tuple, maps, protocol};
 use kernel::Offloads;
-use planner::{OffloadDecision, StackReason};
+use planner::{OffloadDecision, OffloadEvidence, OffloadShares, StackReason};
+use steps::TrackedConnection;
 
 /// Bytes of the thread's stack.
 const STACK: usize = 256 * 1024;
@@ -18,6 +19,13 @@ const STACK: usize = 256 * 1024;
 const INTERVAL: u16 = 2_000;
 /// Pause after the decisions about a group of candidates. More of them arrive meanwhile.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Time in which [`QUERIES`] are shared anew.
+const WINDOW: Duration = Duration::from_millis(100);
+/// Queries of conntrack in a [`WINDOW`], of less than ten microseconds each: a fifth of a CPU.
+const QUERIES: u32 = 2_000;
+/// Part of the free places in the offload table that an account may have for connections that are
+/// not established.
+const UNESTABLISHED: u32 = 4;
 
 /// Decisions in force about directions of connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +34,8 @@ pub(crate) struct OffloadCounts {
     pub(crate) accepted: u64,
     /// Those of them that netfilter translates.
     pub(crate) translated: u64,
+    /// Those of them whose other direction netfilter has not seen.
+    pub(crate) unreplied: u64,
     /// Directions that stay on the stack.
     pub(crate) on_stack: BTreeMap<StackReason, u64>,
 }
@@ -34,10 +44,13 @@ impl OffloadCounts {
     /// Counts decisions by number and whether netfilter translates the packets.
     fn of(counts: &BTreeMap<(u32, bool), u64>) -> Self {
         let count = |kind: (u32, bool)| counts.get(&kind).copied().unwrap_or(0);
-        let translated = count((Offloaded::ACCEPTED, true));
+        let kinds = [Offloaded::ACCEPTED, Offloaded::UNREPLIED];
+        let [established, unreplied] =
+            kinds.map(|number| count((number, false)) + count((number, true)));
         Self {
-            accepted: count((Offloaded::ACCEPTED, false)) + translated,
-            translated,
+            accepted: established + unreplied,
+            translated: kinds.map(|number| count((number, true))).iter().sum(),
+            unreplied,
             on_stack: StackReason::ALL
                 .into_iter()
                 .map(|reason| (reason, count((reason as u32, false))))
@@ -60,9 +73,9 @@ pub(crate) fn start(bpffs: &Path) -> Arc<Mutex<OffloadCounts>> {
 }
 
 fn start_thread(bpffs: &Path, counts: Arc<Mutex<OffloadCounts>>) -> anyhow::Result<()> {
-    let mut offloads = Offloads::open(bpffs)?;
+    let offloads = Offloads::open(bpffs)?;
     let decide = move || {
-        let Err(error) = run(&mut offloads, &counts);
+        let Err(error) = run(offloads, &counts);
         tracing::warn!(%error, "offload stopped: packets beside rules of other software take the stack");
     };
     let thread = thread::Builder::new().name("offload".to_owned());
@@ -71,18 +84,20 @@ fn start_thread(bpffs: &Path, counts: Arc<Mutex<OffloadCounts>>) -> anyhow::Resu
 }
 
 /// Decides about candidates until a system call fails.
-fn run(offloads: &mut Offloads, counts: &Mutex<OffloadCounts>) -> io::Result<Infallible> {
+fn run(offloads: Offloads, counts: &Mutex<OffloadCounts>) -> io::Result<Infallible> {
+    let mut decider = Decider::new(offloads);
+    // Those of the agent before.
+    decider.remove_expired(Offloads::now()?)?;
     let mut last = Instant::now();
-    let mut rules = Rules::default();
     loop {
-        let candidates = offloads.wait(INTERVAL)?;
+        let candidates = decider.offloads.wait(INTERVAL)?;
         let now = Offloads::now()?;
+        decider.start_window()?;
         for candidate in &candidates {
-            let unchanged = rules.unchanged(candidate.rulesets, now);
-            decide(offloads, candidate, now, unchanged)?;
+            decider.decide(candidate, now)?;
         }
         if last.elapsed() >= Duration::from_millis(INTERVAL.into()) {
-            let found = OffloadCounts::of(&offloads.remove_expired(now)?);
+            let found = decider.remove_expired(now)?;
             *counts.lock().unwrap_or_else(PoisonError::into_inner) = found;
             last = Instant::now();
         }
@@ -112,58 +127,152 @@ impl Rules {
     }
 }
 
-/// Decides about the direction of a connection that a candidate is of, `unchanged` seconds after a
-/// rule change.
-fn decide(
-    offloads: &mut Offloads,
-    candidate: &OffloadCandidate,
-    now: u32,
-    unchanged: u32,
-) -> io::Result<()> {
-    let observed = &candidate.tuple;
-    let write = |offloads: &mut Offloads, tuple: &Tuple, number, seconds| {
-        let decision = Offloaded {
+struct Decider {
+    offloads: Offloads,
+    rules: Rules,
+    /// [`Offloads::allows_unreplied`].
+    unreplied_allowed: bool,
+    /// Addresses of pods, as of the last search for expired decisions.
+    pods: BTreeSet<Address>,
+    /// When the [`WINDOW`] of `queries` has started.
+    window: Instant,
+    queries: OffloadShares,
+    /// Places in the offload table, counted at the last search for expired decisions.
+    places: OffloadShares,
+}
+
+impl Decider {
+    fn new(offloads: Offloads) -> Self {
+        Self {
+            offloads,
+            rules: Rules::default(),
+            unreplied_allowed: false,
+            pods: BTreeSet::new(),
+            window: Instant::now(),
+            queries: OffloadShares::new(QUERIES),
+            places: OffloadShares::new(maps::OFFLOADED.capacity),
+        }
+    }
+
+    /// Prepares for a group of candidates.
+    fn start_window(&mut self) -> io::Result<()> {
+        if self.window.elapsed() >= WINDOW {
+            self.window = Instant::now();
+            self.queries = OffloadShares::new(QUERIES);
+        }
+        self.unreplied_allowed = self.offloads.allows_unreplied()?;
+        Ok(())
+    }
+
+    /// Removes expired decisions, and counts the others.
+    fn remove_expired(&mut self, now: u32) -> io::Result<OffloadCounts> {
+        self.pods = self.offloads.pods()?;
+        self.places = OffloadShares::new(maps::OFFLOADED.capacity);
+        let mut counts = BTreeMap::new();
+        let (pods, places) = (&self.pods, &mut self.places);
+        self.offloads.remove_expired(now, |tuple, offloaded| {
+            places.charge(account(pods, tuple, &offloaded.translated));
+            let kind = (offloaded.decision, offloaded.translated != *tuple);
+            *counts.entry(kind).or_default() += 1;
+        })?;
+        Ok(OffloadCounts::of(&counts))
+    }
+
+    /// Decides about the direction of a connection that a candidate is of.
+    fn decide(&mut self, candidate: &OffloadCandidate, now: u32) -> io::Result<()> {
+        let observed = &candidate.tuple;
+        let unchanged = self.rules.unchanged(candidate.rulesets, now);
+        let account = account(&self.pods, observed, observed);
+        if !self.queries.take(account, 1) {
+            return Ok(());
+        }
+        let evidence = OffloadEvidence {
+            unchanged,
+            repeated: self.offloads.decision(observed)?.is_some(),
+            unreplied_allowed: self.unreplied_allowed,
+        };
+        let entry = |decision, seconds| Offloaded {
             rulesets: candidate.rulesets,
             expires: now + seconds,
-            decision: number,
+            decision,
             translated: *observed,
         };
-        offloads.decide(tuple, decision)
-    };
-    match judge(offloads, observed, unchanged)? {
-        Ok(OffloadDecision { tuple, seconds, .. }) => {
-            write(offloads, &tuple, Offloaded::ACCEPTED, seconds)?;
-            if tuple == *observed {
-                return Ok(());
+        match self.judge(observed, evidence)? {
+            Ok(OffloadDecision {
+                tuple,
+                seconds,
+                unreplied,
+                ..
+            }) => {
+                let (number, part) = if unreplied {
+                    (Offloaded::UNREPLIED, UNESTABLISHED)
+                } else {
+                    (Offloaded::ACCEPTED, 1)
+                };
+                self.write(&tuple, entry(number, seconds), part)?;
+                if tuple == *observed {
+                    return Ok(());
+                }
+                // Else packets that stay on the stack would be reported again and again.
+                self.write(observed, entry(Offloaded::BEHIND_NAT, seconds), part)
             }
-            // Else packets that stay on the stack would be reported again and again.
-            write(offloads, observed, Offloaded::BEHIND_NAT, seconds)
+            Err(reason) => {
+                let seconds = reason.retry_after();
+                self.write(observed, entry(reason as u32, seconds), UNESTABLISHED)
+            }
         }
-        Err(reason) => write(offloads, observed, reason as u32, reason.retry_after()),
+    }
+
+    /// Writes a decision, if there is one or the account may have another place.
+    fn write(&mut self, tuple: &Tuple, decision: Offloaded, part: u32) -> io::Result<()> {
+        let account = account(&self.pods, tuple, &decision.translated);
+        let may = self.offloads.decision(tuple)?.is_some() || self.places.take(account, part);
+        if !may {
+            return Ok(());
+        }
+        self.offloads.decide(tuple, decision)
+    }
+
+    /// Judges packets with a tuple behind netfilter, and prepares conntrack for packets that it
+    /// will not see.
+    fn judge(
+        &mut self,
+        observed: &Tuple,
+        evidence: OffloadEvidence,
+    ) -> io::Result<Result<OffloadDecision, StackReason>> {
+        let connection = self.offloads.connection(observed)?;
+        let judged = planner::decide_offload(observed, connection.as_ref(), evidence);
+        let (Ok(decision), Some(connection)) = (judged, connection) else {
+            return Ok(judged);
+        };
+        let (source, destination) = (decision.tuple.source, observed.destination);
+        if !self.offloads.is_pod(source)? && !self.offloads.is_pod(destination)? {
+            return Ok(Err(StackReason::NotOfPod));
+        }
+        let is_checked = observed.protocol == protocol::TCP && !connection.is_liberal;
+        // The connection may have ended meanwhile.
+        if is_checked && self.offloads.make_liberal(&connection).is_err() {
+            return Ok(Err(StackReason::NotEstablished));
+        }
+        if decision.tuple == connection.reply {
+            self.forget_unreplied(&connection)?;
+        }
+        Ok(judged)
+    }
+
+    /// Ends the decision about a flow that had no reply: to rules, it is another one now.
+    fn forget_unreplied(&mut self, connection: &TrackedConnection) -> io::Result<()> {
+        let decision = self.offloads.decision(&connection.original)?;
+        if decision.is_some_and(|it| it.decision == Offloaded::UNREPLIED) {
+            self.offloads.forget(&connection.original)?;
+            self.offloads.forget(&connection.reply.reverse())?;
+        }
+        Ok(())
     }
 }
 
-/// Judges packets with a tuple behind netfilter, and prepares conntrack for packets that it will
-/// not see.
-fn judge(
-    offloads: &Offloads,
-    observed: &Tuple,
-    unchanged: u32,
-) -> io::Result<Result<OffloadDecision, StackReason>> {
-    let connection = offloads.connection(observed)?;
-    let judged = planner::decide_offload(observed, connection.as_ref(), unchanged);
-    let (Ok(decision), Some(connection)) = (judged, connection) else {
-        return Ok(judged);
-    };
-    if !offloads.is_pod(decision.tuple.source)? && !offloads.is_pod(observed.destination)? {
-        return Ok(Err(StackReason::NotOfPod));
-    }
-    let is_checked = observed.protocol == protocol::TCP && !connection.is_liberal;
-    // The connection may have ended meanwhile.
-    if is_checked && offloads.make_liberal(&connection).is_err() {
-        return Ok(Err(StackReason::NotEstablished));
-    }
-    Ok(judged)
+fn account(pods: &BTreeSet<Address>, tuple: &Tuple, translated: &Tuple) -> Option<Address> {
+    planner::offload_account(tuple, translated, |address| pods.contains(address))
 }
 
 #[cfg(test)]
@@ -175,12 +284,15 @@ mod tests {
         let table = [
             ((Offloaded::ACCEPTED, false), 4),
             ((Offloaded::ACCEPTED, true), 3),
+            ((Offloaded::UNREPLIED, false), 10),
+            ((Offloaded::UNREPLIED, true), 20),
             ((Offloaded::BEHIND_NAT, false), 3),
             ((StackReason::Marked as u32, false), 2),
             ((99, false), 1),
         ];
         let counts = OffloadCounts::of(&table.into());
-        assert_eq!((counts.accepted, counts.translated), (7, 3));
+        assert_eq!((counts.accepted, counts.translated), (37, 23));
+        assert_eq!(counts.unreplied, 30);
         assert_eq!(counts.on_stack, [(StackReason::Marked, 2)].into());
     }
 

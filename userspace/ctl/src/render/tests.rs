@@ -1,9 +1,8 @@
 //! Text of each rendered table and line.
 
 use api::{
-    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView,
-    OffloadView, PodView, PoolView, PortReservationView, PortView, ReconcileItem, SandboxView,
-    ShaperView,
+    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView, PodView,
+    PoolView, PortReservationView, PortView, ReconcileItem, SandboxView, ShaperView,
 };
 
 use super::*;
@@ -141,21 +140,6 @@ fn two_networks() -> Vec<NetworkView> {
     ]
 }
 
-fn offload() -> BypassView {
-    BypassView {
-        mode: "auto".to_owned(),
-        active: false,
-        offload: OffloadView {
-            active: true,
-            offloaded: 12,
-            translated: 4,
-            on_stack: [("not established".to_owned(), 3)].into(),
-            rules: vec![],
-        },
-        rules: vec!["nftables: chain forward of table inet filter".to_owned()],
-    }
-}
-
 fn healthy() -> Status {
     Status {
         version: api::Version {
@@ -168,7 +152,7 @@ fn healthy() -> Status {
         uptime_seconds: 93_784,
         flow_entries: 131_072,
         flow_entries_wanted: 131_072,
-        bypass: offload(),
+        bypass: bypass::example(),
         forwarding: ForwardingView {
             mode: "auto".to_owned(),
             defaults: vec![DroppingDefaultView {

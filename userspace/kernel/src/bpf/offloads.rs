@@ -1,12 +1,12 @@
 //! Connections that netfilter has accepted: candidates that the programs report, and the offload
 //! table that holds the decisions about them (decision 118).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use abi::{Address, Endpoint, OffloadCandidate, Offloaded, Tuple, maps};
+use abi::{Address, Endpoint, OffloadCandidate, Offloaded, Settings, SettingsFlags, Tuple, maps};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
@@ -14,7 +14,7 @@ use steps::TrackedConnection;
 use zerocopy::FromBytes as _;
 
 use crate::ObserveError;
-use crate::bpf::map::{self, Hash, Ring, Wire, present, removed, written};
+use crate::bpf::map::{self, Hash, List, Ring, Wire, present, removed, written};
 use crate::bpf::{batch, pinned_maps, pins};
 use crate::error::Attempt as _;
 use crate::firewall::conntrack::Conntrack;
@@ -27,6 +27,7 @@ pub struct Offloads {
     candidates: Ring,
     table: Hash<Tuple, Offloaded>,
     endpoints: Hash<Address, Endpoint>,
+    settings: List<Settings>,
     conntrack: Option<Conntrack>,
 }
 
@@ -43,6 +44,7 @@ impl Offloads {
             candidates: map::open(pins, &maps::CANDIDATES)?,
             table: map::open(pins, &maps::OFFLOADED)?,
             endpoints: map::open(pins, &maps::ENDPOINTS)?,
+            settings: map::open(pins, &maps::SETTINGS)?,
             conntrack: Conntrack::open()?,
         })
     }
@@ -82,6 +84,18 @@ impl Offloads {
         }
     }
 
+    /// Returns whether UDP flows without a reply may bypass the stack.
+    pub fn allows_unreplied(&self) -> io::Result<bool> {
+        let settings = present(self.settings.get(&0, 0))?;
+        Ok(settings.is_some_and(|Wire(it)| it.flags & SettingsFlags::OFFLOAD_UNREPLIED != 0))
+    }
+
+    /// Returns the addresses of the agent's pods.
+    pub fn pods(&self) -> io::Result<BTreeSet<Address>> {
+        let endpoints = batch::list(&self.endpoints)?;
+        Ok(endpoints.into_iter().map(|(Wire(it), _)| it).collect())
+    }
+
     /// Returns whether a pod of the agent has this address.
     pub fn is_pod(&self, address: Address) -> io::Result<bool> {
         Ok(present(self.endpoints.get(&Wire(address), 0))?.is_some())
@@ -95,19 +109,30 @@ impl Offloads {
         }
     }
 
-    /// Removes expired decisions; returns the number of the others, by decision and whether
-    /// netfilter translates the packets.
-    pub fn remove_expired(&mut self, now: u32) -> io::Result<BTreeMap<(u32, bool), u64>> {
-        let mut counts = BTreeMap::new();
-        for (tuple, Wire(offloaded)) in batch::list(&self.table)? {
+    /// Returns the decision about packets with this tuple, also an expired one.
+    pub fn decision(&self, tuple: &Tuple) -> io::Result<Option<Offloaded>> {
+        Ok(present(self.table.get(&Wire(*tuple), 0))?.map(|Wire(it)| it))
+    }
+
+    /// Removes the decision about packets with this tuple.
+    pub fn forget(&mut self, tuple: &Tuple) -> io::Result<()> {
+        removed(self.table.remove(&Wire(*tuple)))
+    }
+
+    /// Removes expired decisions; calls `visit` for each of the others.
+    pub fn remove_expired(
+        &mut self,
+        now: u32,
+        mut visit: impl FnMut(&Tuple, &Offloaded),
+    ) -> io::Result<()> {
+        for (Wire(tuple), Wire(offloaded)) in batch::list(&self.table)? {
             if offloaded.expires <= now {
-                removed(self.table.remove(&tuple))?;
+                self.forget(&tuple)?;
             } else {
-                let kind = (offloaded.decision, offloaded.translated != tuple.0);
-                *counts.entry(kind).or_default() += 1;
+                visit(&tuple, &offloaded);
             }
         }
-        Ok(counts)
+        Ok(())
     }
 
     /// Returns the time in seconds of `CLOCK_MONOTONIC`.

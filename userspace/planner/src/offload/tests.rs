@@ -10,8 +10,14 @@ fn jump(to: &str) -> Statement {
     Statement::Verdict(Action::Jump(to.to_owned()))
 }
 
-const ESTABLISHED: Statement = Statement::State { established: true };
-const NEW: Statement = Statement::State { established: false };
+const ESTABLISHED: Statement = Statement::State {
+    established: true,
+    new: false,
+};
+const NEW: Statement = Statement::State {
+    established: false,
+    new: true,
+};
 const ACCEPT: Statement = Statement::Verdict(Action::Accept);
 const DROP: Statement = Statement::Verdict(Action::Drop);
 
@@ -33,9 +39,19 @@ fn table(hook: PathHook, chains: &[(&str, &[&[Statement]])]) -> PathTable {
     }
 }
 
-/// Returns the statements that need every packet, with chain and number of their rules.
+/// Returns the statements that need every packet of established connections, with chain and number
+/// of their rules.
 fn held(table: PathTable) -> Vec<(String, usize, String)> {
-    match classify(&[table]) {
+    held_of(table, ConnectionState::Established)
+}
+
+/// The same for UDP flows without a reply.
+fn held_unreplied(table: PathTable) -> Vec<(String, usize, String)> {
+    held_of(table, ConnectionState::Unreplied)
+}
+
+fn held_of(table: PathTable, state: ConnectionState) -> Vec<(String, usize, String)> {
+    match classify(&[table], state) {
         RulesetClass::EveryPacket(rules) => rules
             .into_iter()
             .map(|rule| (rule.chain, rule.number, rule.statement))
@@ -50,9 +66,11 @@ fn in_base(number: usize, statement: &str) -> Vec<(String, usize, String)> {
 
 #[test]
 fn rulesets_without_rules_are_empty() {
-    assert_eq!(classify(&[]), RulesetClass::Empty);
-    let empty = table(PathHook::Forward, &[("base", &[]), ("unused", &[&[DROP]])]);
-    assert_eq!(classify(&[empty]), RulesetClass::Empty);
+    for state in [ConnectionState::Established, ConnectionState::Unreplied] {
+        assert_eq!(classify(&[], state), RulesetClass::Empty);
+        let empty = table(PathHook::Forward, &[("base", &[]), ("unused", &[&[DROP]])]);
+        assert_eq!(classify(&[empty], state), RulesetClass::Empty);
+    }
 }
 
 #[test]
@@ -72,7 +90,10 @@ fn conditions_on_the_connection_are_offloadable() {
         PathHook::Forward,
         &[("base", &rules), ("other", &[&[DROP]])],
     );
-    assert_eq!(classify(&[table]), RulesetClass::Offloadable);
+    for state in [ConnectionState::Established, ConnectionState::Unreplied] {
+        let class = classify(std::slice::from_ref(&table), state);
+        assert_eq!(class, RulesetClass::Offloadable);
+    }
 }
 
 #[test]
@@ -116,8 +137,10 @@ fn statements_that_count_limit_queue_or_log_need_every_packet() {
         "an expression of tomorrow",
     ] {
         let rules: [&[Statement]; 1] = [&[named(statement), DROP]];
-        let found = held(table(PathHook::Forward, &[("base", &rules)]));
-        assert_eq!(found, in_base(1, statement), "{statement}");
+        for held in [held, held_unreplied] {
+            let found = held(table(PathHook::Forward, &[("base", &rules)]));
+            assert_eq!(found, in_base(1, statement), "{statement}");
+        }
     }
 }
 
@@ -156,6 +179,77 @@ fn rules_that_established_connections_do_not_reach_do_not_count() {
         )),
         []
     );
+}
+
+#[test]
+fn rules_for_new_connections_count_for_flows_without_a_reply() {
+    let in_forward = |rules: &[&[Statement]]| table(PathHook::Forward, &[("base", rules)]);
+    for statement in [
+        "limit",
+        "quota",
+        "log",
+        "dynset",
+        "connlimit",
+        "numgen",
+        "objref limit",
+        "ct packets",
+        "lookup in a changing set",
+        "match limit",
+        "match hashlimit",
+        "match connlimit",
+        "match recent",
+        "match statistic",
+        "match set",
+        "target LOG",
+    ] {
+        let new: &[Statement] = &[NEW, named(statement), ACCEPT];
+        assert_eq!(held_unreplied(in_forward(&[new])), in_base(1, statement));
+        assert_eq!(held(in_forward(&[new])), [], "{statement}");
+        // Behind the rule that accepts established connections only.
+        let behind: [&[Statement]; 2] = [&[ESTABLISHED, ACCEPT], &[named(statement), DROP]];
+        let found = held_unreplied(in_forward(&behind));
+        assert_eq!(found, in_base(2, statement));
+        assert_eq!(held(in_forward(&behind)), [], "{statement}");
+        // Behind a rule that accepts all new connections, and for others only.
+        let accepts: &[Statement] = &[NEW, named("counter"), ACCEPT];
+        let others: &[Statement] = &[named(statement), DROP];
+        assert_eq!(held_unreplied(in_forward(&[accepts, others])), []);
+        let others: &[Statement] = &[ESTABLISHED, named(statement), ACCEPT];
+        assert_eq!(held_unreplied(in_forward(&[others])), []);
+    }
+}
+
+#[test]
+fn tcp_flags_of_unknown_protocols_need_every_packet_of_flows_without_a_reply() {
+    let either = Statement::State {
+        established: true,
+        new: true,
+    };
+    let rule: &[Statement] = &[either, named("payload tcp flags"), DROP];
+    let table_of = || table(PathHook::Forward, &[("base", &[rule])]);
+    assert_eq!(held(table_of()), []);
+    assert_eq!(held_unreplied(table_of()), in_base(1, "payload tcp flags"));
+}
+
+#[test]
+fn a_verdict_map_of_states_decides_about_each_state_alone() {
+    let log: &[Statement] = &[named("log")];
+    let map: &[Statement] = &[Statement::Verdicts {
+        established: Some(Action::Accept),
+        new: Some(Action::Jump("new".to_owned())),
+    }];
+    let chains: [(&str, &[&[Statement]]); 2] = [("base", &[map, log]), ("new", &[&[ACCEPT]])];
+    let table_of = || table(PathHook::Forward, &chains);
+    assert_eq!(held(table_of()), []);
+    assert_eq!(held_unreplied(table_of()), []);
+    let drops: &[Statement] = &[Statement::Verdicts {
+        established: None,
+        new: Some(Action::Drop),
+    }];
+    let chains: [(&str, &[&[Statement]]); 1] = [("base", &[drops, log])];
+    let table_of = || table(PathHook::Forward, &chains);
+    assert_eq!(held(table_of()), in_base(2, "log"));
+    assert_eq!(held_unreplied(table_of()), []);
 }
 
 #[test]

@@ -24,6 +24,6 @@ pub(super) fn build() -> Result<Topology> {
     Ok(Topology {
         system: system::BARE,
         paths: vec![path; 4],
-        _parts: Box::new(sandbox),
+        parts: Box::new(sandbox),
     })
 }

@@ -86,6 +86,6 @@ pub(super) fn build(company: Company) -> Result<Topology> {
     Ok(Topology {
         system: system::FORWARDING,
         paths,
-        _parts: Box::new(node),
+        parts: Box::new(node),
     })
 }

@@ -243,7 +243,7 @@ pub(super) fn build(tables: Tables, company: Company, others: u16) -> Result<Top
     Ok(Topology {
         system: tables.system(),
         paths,
-        _parts: Box::new(reference),
+        parts: Box::new(reference),
     })
 }
 

@@ -56,12 +56,15 @@ pub(super) fn condition(name: &str, revision: u32, info: &[u8]) -> Option<Condit
     }
 }
 
-/// Returns the statements of a match, for packets of established connections that may bypass the
-/// stack; none for a comment.
+/// Returns the statements of a match, for packets of connections that may bypass the stack; none
+/// for a comment.
 pub(super) fn statements(name: &str, info: &[u8]) -> Vec<Statement> {
     let named = |name: &str| Statement::Named(format!("match {name}"));
     let has = |at, bits| number(info, at).is_some_and(|value| value & bits != 0);
-    let state = |established| Statement::State { established };
+    let state = |at, is_inverted| Statement::State {
+        established: has(at, ESTABLISHED) != is_inverted,
+        new: has(at, NEW) != is_inverted,
+    };
     match name {
         "comment" => Vec::new(),
         "conntrack" if info.len() < CONNTRACK => vec![named("conntrack of an old revision")],
@@ -74,19 +77,18 @@ pub(super) fn statements(name: &str, info: &[u8]) -> Vec<Statement> {
                 found.push(named("conntrack"));
             }
             if has(MATCH_FLAGS, STATE) {
-                let is_inverted = has(INVERT_FLAGS, STATE);
-                found.push(state(has(STATE_MASK, ESTABLISHED) != is_inverted));
+                found.push(state(STATE_MASK, has(INVERT_FLAGS, STATE)));
             }
             found
         }
-        "state" => vec![state(has(0, ESTABLISHED))],
+        "state" => vec![state(0, false)],
         "tcp" => match info.get(8..12) {
             // `option`, `flg_mask`, `flg_cmp`, and `invflags` with `XT_TCP_INV_FLAGS`.
             Some([0, 0, ..]) => vec![named("tcp")],
             Some([0, mask, value, invert]) => {
                 vec![
                     named("tcp"),
-                    tcp_flags(*mask, Some(*value), invert & 8 == 0),
+                    tcp_flags(*mask, Some(*value), invert & 8 == 0, true),
                 ]
             }
             Some(_) | None => vec![named("tcp options")],
@@ -96,11 +98,12 @@ pub(super) fn statements(name: &str, info: &[u8]) -> Vec<Statement> {
 }
 
 /// Returns the statement of a condition on TCP flags: `flags & mask` is compared with `value`, and
-/// equality is wanted or not.
-pub(super) fn tcp_flags(mask: u8, value: Option<u8>, wanted: bool) -> Statement {
+/// equality is wanted or not. UDP packets do not meet it where `only_tcp` does.
+pub(super) fn tcp_flags(mask: u8, value: Option<u8>, wanted: bool, only_tcp: bool) -> Statement {
     match value {
         Some(value) if mask & !STATE_FLAGS == 0 => Statement::State {
             established: (ACK & mask == value) == wanted,
+            new: !only_tcp,
         },
         _ => Statement::Named("match tcp flags".to_owned()),
     }

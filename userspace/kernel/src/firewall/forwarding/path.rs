@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use abi::protocol;
 use steps::{Action, PathHook, PathRule, PathTable, Statement};
 
 use super::{decode, entry};
@@ -112,6 +113,7 @@ fn decode_rule(
         sets,
         loaded: Loaded::Other,
         mask: None,
+        only_tcp: false,
         statements: Vec::new(),
     };
     for expression in &rule.expressions {
@@ -127,11 +129,15 @@ fn decode_rule(
 enum Loaded {
     State,
     TcpFlags,
+    /// The transport protocol.
+    Protocol,
     Other,
 }
 
-/// State of a packet of an established connection, as `ct state` loads it.
+/// State of a packet of an established connection, and of one without a reply, as `ct state` loads
+/// it.
 const ESTABLISHED: u32 = 2;
+const NEW: u32 = 8;
 /// `NFT_SET_TIMEOUT | NFT_SET_EVAL`: elements come and go without a notification.
 const CHANGING: u32 = 0x30;
 
@@ -140,6 +146,8 @@ struct Decoder<'a> {
     sets: &'a Sets,
     loaded: Loaded,
     mask: Option<Vec<u8>>,
+    /// Whether a condition before is met by TCP packets only.
+    only_tcp: bool,
     statements: Vec<Statement>,
 }
 
@@ -151,7 +159,12 @@ impl Decoder<'_> {
             // An attribute 3 (`NFTA_META_SREG`, `NFTA_CT_SREG`) writes.
             "meta" if has(3) && !has(1) => self.set("meta", number(2) == Some(expr::MARK)),
             "ct" if has(3) && !has(1) => self.set("ct", number(2) == Some(3)),
-            "meta" => self.load(&format!("meta {}", meta(number(2)))),
+            "meta" => {
+                self.load(&format!("meta {}", meta(number(2))));
+                if number(2) == Some(expr::L4PROTO) {
+                    self.loaded = Loaded::Protocol;
+                }
+            }
             "ct" if number(2) == Some(expr::CT_STATE) => self.load_special(Loaded::State),
             "ct" => self.load(&format!("ct {}", ct(number(2)))),
             // `NFTA_PAYLOAD_SREG`.
@@ -212,6 +225,10 @@ impl Decoder<'_> {
             LINK if end <= 14 => self.load("payload link"),
             expr::NETWORK if is_address(self.family, offset, length) => {
                 self.load("payload address");
+                // `protocol` of an IPv4 header, `nexthdr` of an IPv6 header.
+                if matches!((offset, length), (9 | 6, 1)) {
+                    self.loaded = Loaded::Protocol;
+                }
             }
             expr::TRANSPORT if end <= 4 => self.load("payload ports"),
             expr::TRANSPORT if (offset, length) == (13, 1) => self.load_special(Loaded::TcpFlags),
@@ -232,22 +249,34 @@ impl Decoder<'_> {
                     Some(mask) => word(mask),
                     None => Some(u32::MAX),
                 };
-                let established = mask
-                    .zip(word(value))
-                    .is_none_or(|(mask, value)| (ESTABLISHED & mask == value) == wanted);
-                Statement::State { established }
+                let meets = |state: u32| {
+                    mask.zip(word(value))
+                        .is_none_or(|(mask, value)| (state & mask == value) == wanted)
+                };
+                Statement::State {
+                    established: meets(ESTABLISHED),
+                    new: meets(NEW),
+                }
             }
             Loaded::TcpFlags if is_equality => {
                 let mask = match &self.mask {
                     Some(mask) => mask.first().copied(),
                     None => Some(u8::MAX),
-                };
-                entry::tcp_flags(mask.unwrap_or(u8::MAX), value.first().copied(), wanted)
+                }
+                .unwrap_or(u8::MAX);
+                entry::tcp_flags(mask, value.first().copied(), wanted, self.only_tcp)
+            }
+            Loaded::Protocol => {
+                self.only_tcp |= wanted && value == [protocol::TCP];
+                Statement::Named("compare".to_owned())
             }
             Loaded::State | Loaded::TcpFlags => Statement::Named("payload".to_owned()),
             Loaded::Other => Statement::Named("compare".to_owned()),
         };
         self.statements.push(statement);
+        if self.loaded == Loaded::TcpFlags && !self.only_tcp {
+            self.name("payload tcp flags");
+        }
     }
 
     /// A lookup in a set (`NFTA_LOOKUP_SET`), or in a map, with `NFTA_LOOKUP_DREG`.
@@ -259,26 +288,42 @@ impl Decoder<'_> {
             .get(&set)
             .is_none_or(|flags| flags & CHANGING != 0);
         if self.loaded == Loaded::State && !is_changing && (is_map || expression.get(3).is_none()) {
-            let key = ESTABLISHED.to_ne_bytes();
-            let found = elements(&set)?.into_iter().find(|it| it.key == key);
-            let is_inverted = expression.number(5) == Some(1);
-            let established = found.is_some() != is_inverted;
-            self.statements.push(Statement::State { established });
-            if let Some(element) = found.filter(|_| is_map) {
-                let action = decode::encoded_verdict(&element.value);
-                self.statements.push(Statement::Verdict(action));
+            let elements = elements(&set)?;
+            // Else the state is a part of the key only.
+            if elements.iter().all(|it| it.key.len() == size_of::<u32>()) {
+                let is_inverted = expression.number(5) == Some(1);
+                self.statements
+                    .push(lookup_of_state(&elements, is_map, is_inverted));
+                return Ok(());
             }
-            return Ok(());
         }
         self.name(match self.loaded {
             _ if is_changing => "lookup in a changing set",
             Loaded::TcpFlags => "payload",
-            Loaded::State | Loaded::Other => "lookup",
+            Loaded::State | Loaded::Protocol | Loaded::Other => "lookup",
         });
         if is_map {
             self.statements.push(Statement::Verdict(Action::Other));
         }
         Ok(())
+    }
+}
+
+/// Returns the statement of a lookup of the connection's state.
+fn lookup_of_state(elements: &[ReadElement], is_map: bool, is_inverted: bool) -> Statement {
+    let find = |state: u32| elements.iter().find(|it| it.key == state.to_ne_bytes());
+    let verdict = |state| Some(decode::encoded_verdict(&find(state)?.value));
+    let meets = |state| find(state).is_some() != is_inverted;
+    if is_map {
+        Statement::Verdicts {
+            established: verdict(ESTABLISHED),
+            new: verdict(NEW),
+        }
+    } else {
+        Statement::State {
+            established: meets(ESTABLISHED),
+            new: meets(NEW),
+        }
     }
 }
 

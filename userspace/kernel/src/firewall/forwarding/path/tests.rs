@@ -39,8 +39,15 @@ fn of(name: &str) -> Expression {
     new(name, &Attributes::default())
 }
 
-const MET: Statement = Statement::State { established: true };
-const NOT_MET: Statement = Statement::State { established: false };
+/// A condition that established connections, and those without a reply, meet or do not.
+const fn state(established: bool, new: bool) -> Statement {
+    Statement::State { established, new }
+}
+
+const ESTABLISHED_ONLY: Statement = state(true, false);
+const NEW_ONLY: Statement = state(false, true);
+const NEITHER: Statement = state(false, false);
+const BOTH: Statement = state(true, true);
 
 #[test]
 fn statements_of_nftables_have_their_names() {
@@ -99,25 +106,26 @@ fn statements_of_nftables_have_their_names() {
 }
 
 #[test]
-fn conditions_on_the_state_tell_whether_established_connections_meet_them() {
-    let state = |mask: Option<u32>, compare: Expression| {
+fn conditions_on_the_state_tell_which_connections_meet_them() {
+    let compared = |mask: Option<u32>, compare: Expression| {
         let load = expr::ct(expr::CT_STATE, Register::One);
         let mask = mask.map(|bits| expr::mask(Register::One, &bits.to_ne_bytes()));
         let all: Vec<Expression> = [load].into_iter().chain(mask).chain([compare]).collect();
         decode(&all)
     };
     let some = || expr::not_equal(Register::One, &[0; 4]);
-    assert_eq!(state(Some(2 | 4), some()), [MET]);
-    assert_eq!(state(Some(1), some()), [NOT_MET]);
-    assert_eq!(state(Some(8), some()), [NOT_MET]);
+    assert_eq!(compared(Some(2 | 4), some()), [ESTABLISHED_ONLY]);
+    assert_eq!(compared(Some(1), some()), [NEITHER]);
+    assert_eq!(compared(Some(8), some()), [NEW_ONLY]);
+    assert_eq!(compared(Some(2 | 8), some()), [BOTH]);
     let equal = |value: u32| expr::equal(Register::One, &value.to_ne_bytes());
-    assert_eq!(state(None, equal(2)), [MET]);
-    assert_eq!(state(None, equal(8)), [NOT_MET]);
-    assert_eq!(state(Some(8), equal(0)), [MET]);
+    assert_eq!(compared(None, equal(2)), [ESTABLISHED_ONLY]);
+    assert_eq!(compared(None, equal(8)), [NEW_ONLY]);
+    assert_eq!(compared(Some(8), equal(0)), [ESTABLISHED_ONLY]);
 }
 
 #[test]
-fn a_verdict_map_of_states_gives_the_verdict_of_established_connections() {
+fn a_verdict_map_of_states_gives_the_verdict_of_each_state() {
     let lookup = || {
         let data = Attributes::default()
             .text(1, "__map0")
@@ -133,9 +141,17 @@ fn a_verdict_map_of_states_gives_the_verdict_of_established_connections() {
     };
     let constant = [("__map0", 3)];
     let found = decode_with(&[load(), lookup()], &constant, &[element(1), element(2)]);
-    assert_eq!(found, [MET, Statement::Verdict(Action::Accept)]);
+    let verdicts = |established, new| [Statement::Verdicts { established, new }];
+    assert_eq!(found, verdicts(Some(Action::Accept), None));
     let found = decode_with(&[load(), lookup()], &constant, &[element(8)]);
-    assert_eq!(found, [NOT_MET]);
+    assert_eq!(found, verdicts(None, Some(Action::Accept)));
+    // The state is the last part of the key.
+    let concatenated = ReadElement {
+        key: [7_u32, 2].map(u32::to_ne_bytes).concat(),
+        value: accept.clone(),
+    };
+    let found = decode_with(&[load(), lookup()], &constant, &[concatenated]);
+    assert_eq!(found, [named("lookup"), Statement::Verdict(Action::Other)]);
     // Elements with a timeout, and a map that is not known.
     let unknown = [
         named("lookup in a changing set"),
@@ -166,20 +182,40 @@ fn sets_whose_elements_change_unseen_have_a_name_of_their_own() {
 #[test]
 fn conditions_on_tcp_flags_tell_packets_with_ack_alone_apart() {
     for (mask, value, wanted, expected) in [
-        (0x17, Some(0x02), true, NOT_MET),
-        (0x17, Some(0x02), false, MET),
-        (0x02, Some(0), false, NOT_MET),
-        (0x10, Some(0x10), true, MET),
+        (0x17, Some(0x02), true, NEITHER),
+        (0x17, Some(0x02), false, ESTABLISHED_ONLY),
+        (0x02, Some(0), false, NEITHER),
+        (0x10, Some(0x10), true, ESTABLISHED_ONLY),
         (0x18, Some(0x18), true, named("match tcp flags")),
         (0xff, Some(0x10), true, named("match tcp flags")),
         (0x17, None, true, named("match tcp flags")),
     ] {
-        assert_eq!(entry::tcp_flags(mask, value, wanted), expected);
+        assert_eq!(entry::tcp_flags(mask, value, wanted, true), expected);
     }
-    let load = expr::payload(expr::TRANSPORT, 13, 1, Register::One);
-    let mask = expr::mask(Register::One, &[0x02]);
-    let syn = expr::not_equal(Register::One, &[0]);
-    assert_eq!(decode(&[load, mask, syn]), [NOT_MET]);
+    let syn = || {
+        [
+            expr::payload(expr::TRANSPORT, 13, 1, Register::One),
+            expr::mask(Register::One, &[0x02]),
+            expr::not_equal(Register::One, &[0]),
+        ]
+    };
+    // The byte may be of a UDP packet's payload, unless the protocol was compared.
+    let of_udp = [NEW_ONLY, named("payload tcp flags")];
+    assert_eq!(decode(&syn()), of_udp);
+    let behind = |load: Expression, number: u8| {
+        let compare = expr::equal(Register::One, &[number]);
+        decode(&[&[load, compare][..], &syn()].concat())
+    };
+    let protocol = || expr::meta(expr::L4PROTO, Register::One);
+    let conditions = [named("meta l4proto"), named("compare")];
+    assert_eq!(
+        behind(protocol(), 6),
+        [&conditions[..], &[NEITHER]].concat()
+    );
+    assert_eq!(behind(protocol(), 17), [&conditions[..], &of_udp].concat());
+    let in_header = expr::payload(expr::NETWORK, 9, 1, Register::One);
+    let conditions = [named("payload address"), named("compare")];
+    assert_eq!(behind(in_header, 6), [&conditions[..], &[NEITHER]].concat());
 }
 
 #[test]
@@ -191,19 +227,23 @@ fn extensions_of_iptables_have_their_names() {
         }
         entry::statements("conntrack", &info)
     };
-    assert_eq!(conntrack(1, 2 | 4, 0), [MET]);
-    assert_eq!(conntrack(1, 8, 0), [NOT_MET]);
-    assert_eq!(conntrack(1, 8, 1), [MET]);
+    assert_eq!(conntrack(1, 2 | 4, 0), [ESTABLISHED_ONLY]);
+    assert_eq!(conntrack(1, 8, 0), [NEW_ONLY]);
+    assert_eq!(conntrack(1, 8, 1), [ESTABLISHED_ONLY]);
+    assert_eq!(conntrack(1, 1, 1), [BOTH]);
     assert_eq!(conntrack(1 << 6, 0, 0), [named("match conntrack")]);
     assert_eq!(conntrack(1 << 7, 0, 0), [named("match conntrack expires")]);
-    assert_eq!(entry::statements("state", &[2, 0, 0, 0]), [MET]);
-    assert_eq!(entry::statements("state", &[8, 0, 0, 0]), [NOT_MET]);
+    assert_eq!(
+        entry::statements("state", &[2, 0, 0, 0]),
+        [ESTABLISHED_ONLY]
+    );
+    assert_eq!(entry::statements("state", &[8, 0, 0, 0]), [NEW_ONLY]);
     assert_eq!(entry::statements("comment", &[]), []);
     assert_eq!(entry::statements("limit", &[]), [named("match limit")]);
     let tcp = |tail: [u8; 4]| entry::statements("tcp", &[&[0; 8], &tail[..]].concat());
     assert_eq!(tcp([0; 4]), [named("match tcp")]);
-    assert_eq!(tcp([0, 0x17, 2, 0]), [named("match tcp"), NOT_MET]);
-    assert_eq!(tcp([0, 0x17, 2, 8]), [named("match tcp"), MET]);
+    assert_eq!(tcp([0, 0x17, 2, 0]), [named("match tcp"), NEITHER]);
+    assert_eq!(tcp([0, 0x17, 2, 8]), [named("match tcp"), ESTABLISHED_ONLY]);
     assert_eq!(tcp([1, 0, 0, 0]), [named("match tcp options")]);
     assert_eq!(target("LOG"), [named("target LOG")]);
     assert_eq!(target("REJECT"), [Statement::Verdict(Action::Drop)]);
