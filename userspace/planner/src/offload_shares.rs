@@ -64,6 +64,7 @@ mod tests {
 
     const UNITS: u32 = 1200;
 
+    #[expect(clippy::unnecessary_wraps, reason = "the type of accounts")]
     fn pod(number: u8) -> Option<Address> {
         Some(Address::v4([10, 244, 0, number]))
     }
