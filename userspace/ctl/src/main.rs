@@ -15,6 +15,7 @@ mod doctor;
 mod drops;
 mod exit_status;
 mod limit;
+mod migrate;
 mod output;
 #[cfg(feature = "pages")]
 mod pages;
@@ -116,6 +117,8 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// Move the published ports of running pods from the reference portmap to Viaduct, or back
+    Migrate(migrate::Migrate),
     /// Execute the CNI plugins of a network configuration, as a container runtime does
     #[command(subcommand)]
     Cni(Box<cni::Verb>),
@@ -299,6 +302,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             let format = output.data().unwrap_or(DataFormat::Json);
             format.reply(&get(client, &path)?)
         }
+        Verb::Migrate(migrate) => migrate.run(client),
         Verb::Ports { port, output } => ports(client, port, output),
         Verb::Cni(verb) => cni::run(*verb),
         Verb::Events {
