@@ -28,7 +28,7 @@ const QUERIES: [&str; 15] = [
 ];
 
 /// All other requests of the API.
-const OTHERS: [(&str, &str); 13] = [
+const OTHERS: [(&str, &str); 15] = [
     ("PUT", "/v1/pod-cidrs"),
     ("PUT", "/v1/hairpin-mode"),
     ("PUT", "/v1/non-masquerade-cidrs"),
@@ -37,6 +37,8 @@ const OTHERS: [(&str, &str); 13] = [
     ("POST", "/v1/inside"),
     ("POST", "/v1/uninstall"),
     ("POST", "/v1/reload"),
+    ("POST", "/v1/kept-connections"),
+    ("POST", "/v1/attachments/x/eth0/drain"),
     ("POST", "/v1/cni/add"),
     ("POST", "/v1/cni/del"),
     ("POST", "/v1/cni/check"),

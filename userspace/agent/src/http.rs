@@ -8,6 +8,7 @@ pub(crate) mod flows;
 pub(crate) mod hostports;
 pub(crate) mod limits;
 pub(crate) mod metrics_listener;
+pub(crate) mod migration;
 pub(crate) mod names;
 pub(crate) mod routes;
 pub(crate) mod server;

@@ -15,6 +15,7 @@ mod drop_event;
 mod event;
 mod flow;
 mod http;
+mod migration;
 mod request;
 mod setting;
 mod spool;
@@ -31,6 +32,7 @@ pub use flow::{
     DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowTableView, FlowView, FlowsView, PodFlowsView,
 };
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
+pub use migration::{KeepConnections, KeptConnections, TranslatedConnection};
 pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
     InterfaceQuery, MAX_REQUEST, NETAVARK, TRY_AGAIN_LATER, read_only_socket,
@@ -80,6 +82,11 @@ pub mod path {
     pub const BANDWIDTH: &str = "/v1/attachments/{id}/{ifname}/bandwidth";
     /// `PUT`: [`crate::BandwidthSetting`] of a container that has one interface only.
     pub const ONLY_BANDWIDTH: &str = "/v1/attachments/{id}/bandwidth";
+    /// `POST` of `null`: unpublishes the ports of an adopted interface; `null`. Established flows
+    /// are translated until they end.
+    pub const DRAIN: &str = "/v1/attachments/{id}/{ifname}/drain";
+    /// `POST` of [`crate::KeepConnections`]: [`crate::KeptConnections`].
+    pub const KEPT_CONNECTIONS: &str = "/v1/kept-connections";
     /// `GET` and `PUT`: [`crate::PodCidrs`].
     pub const POD_CIDRS: &str = "/v1/pod-cidrs";
     /// `GET` and `PUT`: [`crate::HairpinModeSetting`].

@@ -21,6 +21,9 @@ pub struct AttachmentView {
     pub pod: Option<PodView>,
     /// Interface name of the host end of the veth pair.
     pub host_link: String,
+    /// Whether another plugin has made the interface; the agent serves its ports and limits.
+    #[serde(default)]
+    pub adopted: bool,
     /// Interface name of the bridge.
     pub bridge: String,
     /// MAC address of the pod's interface.

@@ -20,6 +20,7 @@ mod drops;
 mod exit_status;
 mod flows;
 mod limit;
+mod migrate;
 mod output;
 #[cfg(feature = "pages")]
 mod pages;
@@ -127,6 +128,8 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// Move the published ports of running pods from the reference portmap to Viaduct, or back
+    Migrate(migrate::Migrate),
     /// Execute the CNI plugins of a network configuration, as a container runtime does
     #[command(subcommand)]
     Cni(Box<cni::Verb>),
@@ -260,6 +263,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Limit(limit) => limit.run(client),
         Verb::Top(top) => top.run(client),
         Verb::Inspect { id, netns, output } => inspect(client, &id, netns, output),
+        Verb::Migrate(migrate) => migrate.run(client),
         Verb::Ports { port, output } => ports(client, port, output),
         Verb::Cni(verb) => cni::run(*verb),
         Verb::Events {

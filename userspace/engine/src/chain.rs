@@ -36,7 +36,7 @@ pub struct ChainedUpdate {
 
 /// Ports, limits and ingress policy that an interface is to have.
 #[derive(Clone, Copy, Default)]
-struct InterfaceServices<'a> {
+pub(crate) struct InterfaceServices<'a> {
     ports: &'a [PortMapping],
     bandwidth: Option<Bandwidth>,
     ingress: Option<IngressPolicy>,
@@ -200,7 +200,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Replaces the ports of an attachment, and its limits and ingress policy where `services` has
     /// new ones.
-    fn publish(
+    pub(crate) fn publish(
         &mut self,
         before: &Record,
         services: &InterfaceServices<'_>,

@@ -1,6 +1,7 @@
 //! The requests that the engine executes: a closed list, one entry each.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::worker::Worker;
 use crate::{
     ChainedUpdate, ConfigChange, Engine, EngineError, FirewallUpdate, GcResult, GcScope,
-    LimitChange, Ports, Tune, UpdateOutcome,
+    KeptConnections, LimitChange, Ports, Tune, UpdateOutcome,
 };
 
 /// Sends the answer of a request to its caller.
@@ -91,6 +92,10 @@ commands! {
         ["ADD", Some(&update.key), change] |engine| engine.add_firewall(&update);
     UnpublishPorts(keys: Vec<AttachmentKey>) -> ()
         ["DEL", keys.first(), change] |engine| engine.unpublish_ports(&keys);
+    DrainPorts(key: AttachmentKey) -> Attachment
+        ["drain ports", Some(key), change] |engine| engine.drain_ports(&key);
+    KeepConnections(pods: BTreeSet<IpAddr>, dry_run: bool) -> KeptConnections
+        ["keep connections", None, query] |engine| engine.keep_connections(&pods, dry_run);
     ClearIngressPolicy(keys: Vec<AttachmentKey>) -> ()
         ["DEL", keys.first(), change] |engine| engine.clear_ingress_policy(&keys);
     CheckChained(

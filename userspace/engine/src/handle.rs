@@ -10,6 +10,8 @@
 //!
 //! This module reads no clock: callers pass the time.
 
+mod migration;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;

@@ -56,6 +56,7 @@ mod sysctl_records;
 mod tcx_fast_path;
 mod tcx_queue;
 mod transaction;
+mod translated_connections;
 mod tune;
 mod uninstall;
 mod upkeep;
@@ -79,6 +80,7 @@ pub use crate::settings::Settings;
 pub use crate::status::{
     BypassStatus, ForwardingStatus, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,
 };
+pub use crate::translated_connections::KeptConnections;
 pub use crate::tune::Tune;
 pub use crate::uninstall::{AttachedPods, Uninstalled};
 

@@ -11,6 +11,7 @@ mod failing_kernel;
 mod left_ports;
 mod lifecycle;
 mod limits;
+mod migration;
 mod missed_dels;
 mod model;
 mod overrides;

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod chained;
 mod execute;
 mod installation;
 mod netns;

@@ -23,6 +23,7 @@ mod tuning;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use nix::errno::Errno;
@@ -31,7 +32,7 @@ use abi::Counters;
 use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
 use steps::{
     CheckFacts, Entry, EntryKey, LinkKind, NetfilterState, NodeLink, NodeQuery, Observed, PodSide,
-    Question, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey,
+    Question, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, TrackedConnection,
 };
 
 use crate::{Kernel, Measured, Observe, ObserveError, StepError};
@@ -50,6 +51,9 @@ struct State {
     steps_left: Option<usize>,
     log: Vec<Step>,
     measured: Measured,
+    /// Connections that netfilter translates, and those that have got a flow.
+    translated: Vec<TrackedConnection>,
+    made_flows: Vec<TrackedConnection>,
 }
 
 /// Fails one execution before it changes anything.
@@ -88,6 +92,8 @@ impl Fake {
             steps_left: None,
             log: Vec::new(),
             measured: Measured::default(),
+            translated: Vec::new(),
+            made_flows: Vec::new(),
         };
         Self(Arc::new(Mutex::new(state)))
     }
@@ -205,6 +211,16 @@ impl Fake {
     /// Sets the state of our netfilter table, as other software or a kernel without nftables would.
     pub fn set_netfilter(&self, state: NetfilterState) {
         self.state().world.netfilter = state;
+    }
+
+    /// Sets the result of [`Kernel::translated_connections`], for any addresses.
+    pub fn set_translated(&self, connections: Vec<TrackedConnection>) {
+        self.state().translated = connections;
+    }
+
+    /// Returns the connections that have got a flow by [`Kernel::make_flow`].
+    pub fn made_flows(&self) -> Vec<TrackedConnection> {
+        self.state().made_flows.clone()
     }
 
     /// Sets the result of [`Kernel::measure`].
@@ -329,6 +345,18 @@ impl Kernel for Fake {
             .into_iter()
             .filter(|(slot, _)| slots.contains(slot));
         Ok(selected.map(|(slot, of)| (slot, of.egress)).collect())
+    }
+
+    fn translated_connections(
+        &mut self,
+        _addresses: &BTreeSet<IpAddr>,
+    ) -> Result<Vec<TrackedConnection>, ObserveError> {
+        Ok(self.state().translated.clone())
+    }
+
+    fn make_flow(&mut self, connection: &TrackedConnection) -> Result<bool, ObserveError> {
+        self.state().made_flows.push(*connection);
+        Ok(true)
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::error::Attempt as _;
 use abi::Counters;
 use std::collections::{BTreeMap, BTreeSet};
-use steps::Step;
+use std::net::IpAddr;
+use steps::{Step, TrackedConnection};
 
 use crate::bpf::counters;
 use crate::host::Host;
@@ -32,5 +33,18 @@ impl Kernel for Host {
         }
         let sent = counters::sent(&self.tables, slots);
         Ok(sent.attempt(|| "read the counters".to_owned())?)
+    }
+
+    fn translated_connections(
+        &mut self,
+        addresses: &BTreeSet<IpAddr>,
+    ) -> Result<Vec<TrackedConnection>, ObserveError> {
+        let found = self.list_translated(addresses);
+        Ok(found.attempt(|| "list the connections in conntrack".to_owned())?)
+    }
+
+    fn make_flow(&mut self, connection: &TrackedConnection) -> Result<bool, ObserveError> {
+        let made = Host::make_flow(self, connection);
+        Ok(made.attempt(|| "make a flow of a connection in conntrack".to_owned())?)
     }
 }

@@ -29,6 +29,7 @@ mod syscall;
 mod sysctl;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod testing;
+mod translated_connections;
 
 pub use bpf::cgroup::{NodeCgroup, cgroup_root};
 pub use bpf::datapath_reader::DatapathReader;
@@ -53,10 +54,12 @@ pub use steps::Process;
 pub use syscall::peer_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use steps::{
     AddressQuery, AttachmentQuery, CheckQuery, ForwardingQuery, HostSideQuery, NetnsQuery,
     NodeQuery, PortQuery, PortUserQuery, Question, SettingsQuery, Step, SysctlQuery,
+    TrackedConnection,
 };
 
 /// Answers one kind of question about the kernel.
@@ -97,6 +100,20 @@ pub trait Kernel:
     /// TCX, which cannot attach [`steps::Hook::FromBusyPod`].
     fn sent(&mut self, slots: &BTreeSet<u32>)
     -> Result<BTreeMap<u32, abi::Counters>, ObserveError>;
+
+    /// Returns the TCP connections that netfilter translates to one of these addresses.
+    fn translated_connections(
+        &mut self,
+        _addresses: &BTreeSet<IpAddr>,
+    ) -> Result<Vec<TrackedConnection>, ObserveError> {
+        Ok(Vec::new())
+    }
+
+    /// Gives a connection from outside a flow without translation, so that netfilter goes on
+    /// translating it when its port gets a hostport. Returns whether it has one, or needs none.
+    fn make_flow(&mut self, _connection: &TrackedConnection) -> Result<bool, ObserveError> {
+        Ok(false)
+    }
 }
 
 /// Snapshot of the datapath's counters, summed over all CPUs.

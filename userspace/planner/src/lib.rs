@@ -57,6 +57,7 @@ mod tables;
 mod tcx_fast_path;
 #[cfg(test)]
 mod testing;
+mod translated_connections;
 mod uninstall;
 mod uplink;
 mod xdp_prefilter;
@@ -113,6 +114,7 @@ pub use standby::{sharing_attachments, standby_reservations, with_current_standb
 pub use sysctl::node_sysctls;
 pub use tables::attachment_entries;
 pub use tcx_fast_path::{high_traffic_links, tcx_fast_path_candidates};
+pub use translated_connections::{TranslatedConnections, clients};
 pub use uninstall::{
     Leftover, Uninstall, WrittenSysctl, is_persistent_sysctl, persistent_sysctls, plan_uninstall,
 };

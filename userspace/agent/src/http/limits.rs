@@ -77,7 +77,7 @@ impl App {
 
 /// Returns the interface of that name, or the container's only one. Of several interfaces none is
 /// chosen: the limits may be meant for all of them.
-fn single_interface(
+pub(crate) fn single_interface(
     mut keys: Vec<AttachmentKey>,
     id: &str,
     ifname: Option<&str>,

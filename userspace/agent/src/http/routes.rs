@@ -28,7 +28,7 @@ use crate::app::App;
 use crate::cni::commands::NamespaceQuery;
 use crate::http::connections::{PeerProcess, STOPPING};
 use crate::http::failure::{Failure, no_such_path, read_only};
-use crate::http::{flows, hostports, metrics_listener, view, why};
+use crate::http::{flows, hostports, metrics_listener, migration, view, why};
 use crate::process::uninstall as uninstallation;
 
 type Answer<T> = Result<Json<T>, Failure>;
@@ -95,6 +95,8 @@ fn paths() -> Router<Arc<App>> {
         .route(path::NETAVARK_CREATE, post(netavark_create))
         .route(path::BANDWIDTH, put(put_bandwidth))
         .route(path::ONLY_BANDWIDTH, put(put_only_bandwidth))
+        .route(path::DRAIN, post(migration::drain_ports))
+        .route(path::KEPT_CONNECTIONS, post(migration::keep_connections))
         .route(path::LEASES, get(leases))
         .route(path::HOSTPORTS, get(hostports))
         .route(path::FLOWS, get(flows))

@@ -218,6 +218,7 @@ pub(crate) fn attachment(
         netns: attachment.netns.path.to_string(),
         pod: attachment.pod.as_ref().map(names::pod),
         host_link: attachment.host_link().to_string(),
+        adopted: attachment.adopted.is_some(),
         bridge: attachment.bridge.to_string(),
         mac: attachment.mac.to_string(),
         mtu: attachment.mtu,

@@ -7,7 +7,7 @@ use super::*;
 use crate::ChainedUpdate;
 
 /// Makes a pod on the bridge of a foreign plugin and returns its adoption.
-fn foreign(node: &Node) -> Adoption {
+pub(super) fn foreign(node: &Node) -> Adoption {
     let path = "/run/netns/foreign";
     node.fake.add_netns(path);
     let index = node.fake.add_link("veth1234", LinkKind::Veth);
@@ -33,7 +33,7 @@ fn foreign(node: &Node) -> Adoption {
     }
 }
 
-fn update(adoption: &Adoption, ports: &[u16]) -> ChainedUpdate {
+pub(super) fn update(adoption: &Adoption, ports: &[u16]) -> ChainedUpdate {
     ChainedUpdate {
         adoption: adoption.clone(),
         port_mappings: ports.iter().map(|port| publish(*port)).collect(),

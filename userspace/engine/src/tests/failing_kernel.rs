@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kernel::fake::{Errno, Fake};
 use kernel::{Kernel, Measured, Observe, ObserveError, StepError};
-use steps::{Question, Step};
+use steps::{Question, Step, TrackedConnection};
 
 /// Injected failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,5 +112,16 @@ impl Kernel for FailingKernel {
         slots: &BTreeSet<u32>,
     ) -> Result<BTreeMap<u32, abi::Counters>, ObserveError> {
         self.fake.sent(slots)
+    }
+
+    fn translated_connections(
+        &mut self,
+        addresses: &BTreeSet<IpAddr>,
+    ) -> Result<Vec<TrackedConnection>, ObserveError> {
+        self.fake.translated_connections(addresses)
+    }
+
+    fn make_flow(&mut self, connection: &TrackedConnection) -> Result<bool, ObserveError> {
+        self.fake.make_flow(connection)
     }
 }

@@ -37,6 +37,10 @@ const PROGRAMS: [&str; 6] = [
     programs::SWEEP,
 ];
 
+/// Length of `struct __sk_buff` up to the end of `hwtstamp`, and the offset of `ifindex` in it.
+const CONTEXT: usize = 192;
+const CONTEXT_LINK: usize = 40;
+
 /// Constant of the object: the flag for `bpf_l4_csum_replace` on IPv6 packets.
 const CHECKSUM_FLAG: &str = "CSUM_F_IPV6";
 /// Constant of the object: whether [`Hook::UplinkOut`]'s program runs before foreign programs,
@@ -184,6 +188,18 @@ impl Programs {
         options.data_in = Some(&frame);
         let program = self.program(programs::SWEEP)?;
         let run = program.test_run(options);
+        run.map(|_| ()).map_err(|error| io_error(&error))
+    }
+
+    /// Runs a hook's program on a frame as if it passed the hook of the link with this index. The
+    /// frame goes nowhere.
+    pub(crate) fn run(&mut self, hook: Hook, index: u32, frame: &[u8]) -> io::Result<()> {
+        let mut context = [0; CONTEXT];
+        context[CONTEXT_LINK..][..size_of::<u32>()].copy_from_slice(&index.to_ne_bytes());
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(frame);
+        options.ctx_in = Some(&context);
+        let run = self.program(name(hook))?.test_run(options);
         run.map(|_| ()).map_err(|error| io_error(&error))
     }
 

@@ -20,6 +20,8 @@ pub(crate) const GET: u16 = 1 << 8 | 1;
 pub(crate) const DELETE: u16 = 1 << 8 | 2;
 /// `NLM_F_REQUEST | NLM_F_ACK`.
 pub(crate) const ACK: u16 = 0x5;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+pub(crate) const DUMP: u16 = 0x301;
 /// `NLMSG_ERROR` and `NLMSG_DONE`.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -79,6 +81,18 @@ impl Conntrack {
             Ok(()) => Ok(found),
             // The kernel has netfilter netlink without conntrack's part of it.
             Err(error) if is_gone(&error) || is(&error, Errno::EINVAL) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns all connections, of both families.
+    pub(crate) fn list(&self) -> io::Result<Vec<TrackedConnection>> {
+        let query = Attributes::default();
+        self.socket.send(&message(GET, DUMP, 0, &query), 0)?;
+        let mut found = Vec::new();
+        match receive(&self.socket, |body| found.extend(connection(body))) {
+            Ok(()) => Ok(found),
+            Err(error) if is_gone(&error) || is(&error, Errno::EINVAL) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }

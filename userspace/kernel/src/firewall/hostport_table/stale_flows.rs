@@ -14,16 +14,13 @@ use steps::EntryKey;
 
 use crate::error::is_gone;
 use crate::firewall::conntrack::{
-    ACK, ADDRESSES, DELETE, DESTINATION_PORT, GET, IPV4, IPV6, NUMBER, ORIGINAL, PORTS, ZONE,
+    ACK, ADDRESSES, DELETE, DESTINATION_PORT, DUMP, GET, IPV4, IPV6, NUMBER, ORIGINAL, PORTS, ZONE,
     attribute, message, receive,
 };
 use crate::firewall::nftables::Attributes;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::netlink::messages::messages;
 use crate::netlink::socket;
-
-/// `NLM_F_REQUEST | NLM_F_DUMP`.
-const DUMP: u16 = 0x301;
 
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
