@@ -417,3 +417,40 @@ fn rp_filter_applies_to_packets_with_forged_sources() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_temporary_bypass_mode_ends_by_itself_and_with_a_restart_of_the_agent() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut agent = Agent::start(&sandbox.node, &["--bypass-netfilter=always"])?;
+    let mode = |agent: &Agent| -> Result<String> {
+        let status = agent.get("/v1/status")?;
+        Ok(status["bypass"]["mode"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned())
+    };
+    agent.ctl("bypass never --for 1h")?;
+    ensure!(mode(&agent)? == "never");
+    agent.ctl("bypass configured")?;
+    ensure!(mode(&agent)? == "always");
+    // The timer of the first mode does not end the second one.
+    agent.ctl("bypass offload --for 1s")?;
+    agent.ctl("bypass never --for 5s")?;
+    ensure!(mode(&agent)? == "never");
+    until("the configured mode is in effect again", || {
+        let mode = mode(&agent)?;
+        ensure!(mode == "never" || mode == "always", "{mode}");
+        Ok((mode == "always").then_some(()))
+    })?;
+    agent.ctl("bypass never --for 1h")?;
+    agent.kill()?;
+    agent.restart()?;
+    ensure!(mode(&agent)? == "always");
+    let refused = agent.put("/v1/bypass", r#"{"mode":"never","seconds":86401}"#);
+    ensure!(refused.is_err(), "{refused:?}");
+    agent.ctl("log-level debug")?;
+    let debug = || Ok(agent.log().contains("DEBUG").then_some(()));
+    agent.ctl("list")?;
+    agent.ctl("bypass never")?;
+    until("the log has lines of level debug", debug)
+}

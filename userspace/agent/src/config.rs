@@ -29,6 +29,7 @@ pub(crate) mod live;
 pub(crate) mod pod_cidr_file;
 pub(crate) mod pod_cidrs;
 pub(crate) mod reload;
+mod temporary;
 mod values;
 
 /// Name of the default network in records and in the API.

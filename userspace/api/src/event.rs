@@ -11,6 +11,7 @@ pub struct Event {
     pub at: u64,
     /// Kind of event. CNI requests: `add`, `del`, `check`, `gc`, `status`; `replay` is a spooled
     /// DEL that the agent executes at its start. Agent: `start`, `reload`, `stop`, `uninstall`,
+    /// `bypass` (a temporary mode of the netfilter bypass begins or ends),
     /// `reconcile` (a difference between records and kernel), `degraded` (a degradation begins or
     /// ends), `refuse` (new flows for which there was no entry or port), and `gap` (the subscriber
     /// was too slow and missed events).

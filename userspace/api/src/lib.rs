@@ -37,7 +37,9 @@ pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
     InterfaceQuery, MAX_REQUEST, NETAVARK, TRY_AGAIN_LATER, read_only_socket,
 };
-pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs, Reloaded};
+pub use setting::{
+    BandwidthSetting, BypassSetting, HairpinModeSetting, LogLevelSetting, PodCidrs, Reloaded,
+};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
     BypassView, Degraded, DroppingDefaultView, FeatureView, ForwardingView, LossView, NetworkView,
@@ -91,6 +93,10 @@ pub mod path {
     pub const POD_CIDRS: &str = "/v1/pod-cidrs";
     /// `GET` and `PUT`: [`crate::HairpinModeSetting`].
     pub const HAIRPIN_MODE: &str = "/v1/hairpin-mode";
+    /// `PUT`: [`crate::BypassSetting`].
+    pub const BYPASS: &str = "/v1/bypass";
+    /// `PUT`: [`crate::LogLevelSetting`].
+    pub const LOG_LEVEL: &str = "/v1/log-level";
     /// `GET`: a list of [`crate::Lease`].
     pub const LEASES: &str = "/v1/leases";
     /// `GET`: a list of [`crate::PortView`].

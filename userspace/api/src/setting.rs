@@ -30,6 +30,24 @@ pub struct HairpinModeSetting {
     pub mode: String,
 }
 
+/// A mode of the netfilter bypass for a limited time. A restart of the agent, and a reload that
+/// changes the configured mode, end it earlier.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BypassSetting {
+    /// `auto`, `offload`, `always` or `never`; ignored without time.
+    #[serde(default)]
+    pub mode: String,
+    /// Time in seconds, at most a day; 0 returns to the configured mode.
+    pub seconds: u64,
+}
+
+/// The log level of the agent until its next reload or start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLevelSetting {
+    /// A level, or a comma-separated list of `target=level`, as the key `log-level` has it.
+    pub level: String,
+}
+
 /// Result of a reload of the agent's configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {

@@ -26,6 +26,7 @@ mod output;
 mod pages;
 mod render;
 mod signals;
+mod temporary;
 mod top;
 mod why;
 
@@ -109,6 +110,11 @@ enum Verb {
     Capture(capture::Capture),
     /// Change the bandwidth limits of a running pod, effective immediately
     Limit(limit::Limit),
+    /// Set the netfilter bypass for a limited time, for example never, to see all packets on the
+    /// bridge
+    Bypass(temporary::Bypass),
+    /// Set the agent's log level until its next reload or start
+    LogLevel(temporary::LogLevel),
     /// Show live send and receive rates of pods, with bars against their bandwidth limits
     Top(top::Top),
     /// Print all attachments of a container, as JSON unless another format is chosen
@@ -261,6 +267,8 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Test(test) => test.print(client).map(|_| String::new()),
         Verb::Capture(capture) => capture.run(client),
         Verb::Limit(limit) => limit.run(client),
+        Verb::Bypass(bypass) => bypass.run(client),
+        Verb::LogLevel(level) => level.run(client),
         Verb::Top(top) => top.run(client),
         Verb::Inspect { id, netns, output } => inspect(client, &id, netns, output),
         Verb::Migrate(migrate) => migrate.run(client),
@@ -336,7 +344,7 @@ fn event(line: &str, format: Option<DataFormat>) -> Result<String> {
         return format.line(line);
     }
     let event = escaped(serde_json::from_str(line)?);
-    Ok(render::event(&serde_json::from_value(event)?, now()))
+    Ok(render::event(&serde_json::from_value(event)?))
 }
 
 fn uninstall(

@@ -81,9 +81,9 @@ fn forwarding(text: &mut String, view: &ForwardingView) {
     }
 }
 
-/// Renders an event as one line. `now` is in seconds since 1970 (UTC).
-pub(crate) fn event(event: &Event, now: u64) -> String {
-    let age = duration(now.saturating_sub(event.at));
+/// Renders an event as one line, with its time in UTC.
+pub(crate) fn event(event: &Event) -> String {
+    let at = drops::timestamp(event.at.saturating_mul(1000));
     let Event {
         action,
         subject,
@@ -91,7 +91,7 @@ pub(crate) fn event(event: &Event, now: u64) -> String {
         ..
     } = event;
     let text = format!(
-        "{age:>8} ago  {action:<9} {:<10} {subject}  {message}",
+        "{at}  {action:<9} {:<10} {subject}  {message}",
         event.outcome.word()
     );
     format!("{}\n", text.trim_end())

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use abi::DropReason;
 use api::{
-    AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, DropQuery, EventOutcome,
-    FlowQuery, HairpinModeSetting, InterfacePresence, InterfaceQuery, Lease, NetworkView, PodCidrs,
-    PortView, UninstallRequest, WhyQuery, path,
+    AttachmentView, BandwidthSetting, BypassSetting, CniRequest, CniVerb, CounterView, DropQuery,
+    EventOutcome, FlowQuery, HairpinModeSetting, InterfacePresence, InterfaceQuery, Lease,
+    LogLevelSetting, NetworkView, PodCidrs, PortView, UninstallRequest, WhyQuery, path,
 };
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
@@ -88,6 +88,8 @@ fn paths() -> Router<Arc<App>> {
         .route(path::STATUS, get(status))
         .route(path::POD_CIDRS, get(pod_cidrs).put(put_pod_cidrs))
         .route(path::HAIRPIN_MODE, get(hairpin_mode).put(put_hairpin_mode))
+        .route(path::BYPASS, put(put_bypass))
+        .route(path::LOG_LEVEL, put(put_log_level))
         .route(path::NETWORKS, get(networks))
         .route(path::ATTACHMENTS, get(attachments))
         .route(path::ATTACHMENT, get(attachment))
@@ -183,6 +185,17 @@ async fn put_hairpin_mode(State(app): State<Arc<App>>, body: Body) -> Answer<Hai
     let wanted = app.request_memory.read::<HairpinModeSetting>(body).await?;
     app.set_hairpin_mode(&wanted.value.mode).await?;
     Ok(hairpin_mode(State(app)).await)
+}
+
+async fn put_bypass(State(app): State<Arc<App>>, body: Body) -> Answer<BypassSetting> {
+    let wanted = app.request_memory.read::<BypassSetting>(body).await?;
+    Ok(Json(app.set_bypass(&wanted.value).await?))
+}
+
+async fn put_log_level(State(app): State<Arc<App>>, body: Body) -> Answer<LogLevelSetting> {
+    let wanted = app.request_memory.read::<LogLevelSetting>(body).await?;
+    app.set_log_level(&wanted.value).await?;
+    Ok(Json(wanted.value))
 }
 
 async fn networks(State(app): State<Arc<App>>) -> LargeAnswer {

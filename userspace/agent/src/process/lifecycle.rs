@@ -1,7 +1,7 @@
 //! Reload and end of the agent, which requests and signals can cause.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use tokio::sync::{Mutex, watch};
 
@@ -37,6 +37,8 @@ pub(crate) struct Lifecycle {
     pub(crate) reload: Mutex<Option<Reload>>,
     /// Whether Viaduct has been uninstalled over the API.
     pub(crate) uninstalled: Arc<AtomicBool>,
+    /// Number of temporary bypass modes so far: the timer of an earlier one does nothing.
+    pub(crate) bypass: AtomicU64,
     /// Stops the agent once it is `true`.
     pub(crate) stop: watch::Sender<bool>,
 }
@@ -46,6 +48,7 @@ impl Default for Lifecycle {
         Self {
             reload: Mutex::default(),
             uninstalled: Arc::default(),
+            bypass: AtomicU64::default(),
             stop: watch::Sender::new(false),
         }
     }

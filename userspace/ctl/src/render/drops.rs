@@ -75,10 +75,31 @@ fn arrow(ends: &EndsView) -> String {
 }
 
 /// Returns a time in UTC as of RFC 3339; of a time that it cannot express, the milliseconds.
-fn timestamp(at_ms: u64) -> String {
+pub(super) fn timestamp(at_ms: u64) -> String {
     let nanoseconds = i128::from(at_ms) * 1_000_000;
     OffsetDateTime::from_unix_timestamp_nanos(nanoseconds)
         .ok()
         .and_then(|at| at.format(&Rfc3339).ok())
         .unwrap_or_else(|| format!("{at_ms} ms"))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{Event, EventOutcome};
+
+    use crate::render::event;
+
+    #[test]
+    fn an_event_has_the_time_of_its_end_in_utc() {
+        let add = Event {
+            sequence: 7,
+            at: 1_790_000_000,
+            action: "add".to_owned(),
+            subject: "abc/eth0".to_owned(),
+            outcome: EventOutcome::Done,
+            message: String::new(),
+            duration_us: 0,
+        };
+        insta::assert_snapshot!(event(&add), @"2026-09-21T14:13:20Z  add       done       abc/eth0");
+    }
 }
