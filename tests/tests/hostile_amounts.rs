@@ -59,11 +59,14 @@ time.sleep(3600)",
 /// Runs a script until it prints `ready`.
 fn start(machine: &Machine, script: &str) -> Result<Process> {
     let process = Process::start(machine, &["python3", "-u", "-c", script])?;
-    until("the script is ready", || {
-        let ended = process.ended()?;
-        ensure!(ended.is_none(), "it has ended: {}", process.output());
-        Ok(process.output().contains("ready").then_some(()))
-    })?;
+    until(
+        &format!("the script of {} is ready", machine.name()),
+        || {
+            let ended = process.ended()?;
+            ensure!(ended.is_none(), "it has ended: {}", process.output());
+            Ok(process.output().contains("ready").then_some(()))
+        },
+    )?;
     Ok(process)
 }
 

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use cargo_metadata::Metadata;
 
 use crate::binaries::{self, TestBinary};
 use crate::changed::Reach;
@@ -252,14 +253,13 @@ fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
     side_by_side::run(tests, &conditions)
 }
 
-/// Builds what both root rungs run, and lists it in their order.
-pub(crate) fn root_tests() -> Result<Vec<TestBinary>> {
+/// Builds those of the root rungs' tests that are named, and what they need.
+pub(crate) fn root_tests(metadata: &Metadata, names: &[String]) -> Result<Vec<TestBinary>> {
     dist::run(dist::Args { next: true })?;
-    package::of_ladder()?;
-    let metadata = metadata::load()?;
-    let mut names = binaries::netns_names(&metadata);
-    names.extend(binaries::e2e_names(&metadata));
-    binaries::rooted(&metadata, &names)
+    if names.iter().any(|name| name == PACKAGES) {
+        package::of_ladder()?;
+    }
+    binaries::rooted(metadata, names)
 }
 
 #[cfg(test)]

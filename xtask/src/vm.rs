@@ -7,12 +7,15 @@
 pub(crate) mod guest;
 pub(crate) mod kernel;
 mod ledger;
+mod page;
 pub(crate) mod pair;
 mod reboot;
+mod selection;
 mod stage;
 mod suite;
 mod switch;
 
+use std::num::NonZero;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -23,6 +26,7 @@ use crate::project;
 use crate::setup::{self, Scope};
 use guest::{Accelerator, Guest};
 use kernel::Kernel;
+use selection::Family;
 
 /// Memory of a guest in MiB.
 pub(crate) const MEMORY: u32 = 4096;
@@ -32,6 +36,10 @@ const TRIAL: Duration = Duration::from_secs(30);
 
 /// Arguments of `vm`.
 #[derive(clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub(crate) struct Args {
     /// Series of Debian's kernels, such as 6.1, or paths of images
     #[arg(required = true, value_name = "KERNEL")]
@@ -45,9 +53,24 @@ pub(crate) struct Args {
     /// Guests that share the tests [default: one with KVM, two for each processor without]
     #[arg(long)]
     guests: Option<usize>,
-    /// Only these test binaries, such as `nat_ports`
+    /// Test binaries to run, such as `nat_ports` or `nat_*` [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     only: Vec<String>,
+    /// Families of test binaries to run, beside those of `--only`
+    #[arg(long, value_enum, value_delimiter = ',')]
+    family: Vec<Family>,
+    /// Test binaries for each boot of a guest [default: 3, those of a minute or more alone]
+    #[arg(long, value_name = "NUMBER")]
+    per_boot: Option<NonZero<usize>>,
+    /// Tests that a guest runs at a time [default: 2 with KVM, 1 without]
+    #[arg(long, value_name = "NUMBER")]
+    threads: Option<NonZero<usize>>,
+    /// Print the last results and run nothing, also while guests run
+    #[arg(long)]
+    results: bool,
+    /// Write the last results of all test binaries on these kernels as docs/kernels.md
+    #[arg(long, conflicts_with = "filter")]
+    bless: bool,
     /// Only tests that failed or were not reached in the last run
     #[arg(long)]
     again: bool,

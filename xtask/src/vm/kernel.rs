@@ -45,6 +45,13 @@ impl Kernel {
         Ok(Self::of_image(word, image))
     }
 
+    /// Returns the release, such as `6.1.0-56-cloud-amd64`, or the name of an image without one.
+    pub(crate) fn release(&self) -> String {
+        let file = self.image.file_name().unwrap_or_default().to_string_lossy();
+        let release = file.strip_prefix("vmlinuz-").unwrap_or(&file);
+        release.to_owned()
+    }
+
     /// Finds the modules where Debian's package puts them, relative to the image.
     fn of_image(name: &str, image: PathBuf) -> Self {
         let file = image.file_name().unwrap_or_default().to_string_lossy();

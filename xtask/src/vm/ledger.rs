@@ -24,6 +24,24 @@ pub(crate) struct Entry {
     pub(crate) seconds: u64,
 }
 
+impl Entry {
+    /// Returns the number of tests that ran and passed.
+    pub(crate) fn really_passed(&self) -> u64 {
+        let skipped = u64::try_from(self.skipped.len()).unwrap_or(u64::MAX);
+        self.passed.saturating_sub(skipped)
+    }
+
+    /// Returns the failed tests.
+    pub(crate) fn failures(&self) -> &[String] {
+        &self.failed
+    }
+
+    /// Returns the skipped tests.
+    pub(crate) fn skips(&self) -> &[String] {
+        &self.skipped
+    }
+}
+
 /// All binaries that have come to their end on one kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
@@ -85,6 +103,11 @@ impl Ledger {
             Some(entry) if entry.failed.is_empty() => Left::Nothing,
             Some(entry) => Left::Only(entry.failed.clone()),
         }
+    }
+
+    /// Returns the results of a binary, if it has come to its end.
+    pub(crate) fn entry(&self, binary: &str) -> Option<&Entry> {
+        self.entries.get(binary)
     }
 
     /// Records the results of a binary. `rest`: only its earlier failures were run.

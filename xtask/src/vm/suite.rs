@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::iter::Chain;
+use std::num::NonZero;
 use std::slice::Chunks;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -12,11 +13,13 @@ use anyhow::{Result, bail};
 
 use super::guest::{Accelerator, Guest};
 use super::ledger::{Entry, Ledger, Left};
+use super::page::{self, Column};
+use super::selection::Selection;
 use super::stage::Stage;
 use super::{Args, prepare};
-use crate::binaries::TestBinary;
+use crate::binaries::{self, TestBinary};
 use crate::rungs::{self, Count, SKIPPED};
-use crate::test;
+use crate::{metadata, test};
 
 /// Prefix of the line that announces a binary.
 const BEGINS: &str = "── ";
@@ -36,16 +39,30 @@ struct Outcome {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
+    let selection = Selection::of(args);
+    let metadata = metadata::load()?;
+    let mut names = binaries::netns_names(&metadata);
+    names.extend(binaries::e2e_names(&metadata));
+    selection.check(&names)?;
+    let selected: Vec<String> = (names.iter())
+        .filter(|name| selection.has(name))
+        .cloned()
+        .collect();
     let (kernels, accelerator) = prepare(&args.kernels)?;
+    if args.results {
+        let columns: Vec<Column> = kernels
+            .iter()
+            .map(|kernel| Column::new(kernel, Ledger::open(kernel)))
+            .collect();
+        return show(args, &names, &selected, &columns);
+    }
     let mut stage = if args.staged {
         Stage::last()?
     } else {
-        Stage::take(&rungs::root_tests()?)?
+        Stage::take(&rungs::root_tests(&metadata, &selected)?)?
     };
-    stage
-        .tests
-        .retain(|it| args.only.is_empty() || args.only.contains(&it.name));
-    let mut outcomes = Vec::new();
+    stage.tests.retain(|it| selection.has(&it.name));
+    let (mut outcomes, mut columns) = (Vec::new(), Vec::new());
     for kernel in &kernels {
         eprintln!("\n── kernel {} ──", kernel.name);
         let guest = Guest::alone(kernel, accelerator, Duration::from_mins(args.limit));
@@ -54,12 +71,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
         } else {
             Ledger::of_this_run()
         };
-        if !args.again && args.only.is_empty() {
+        if !args.again && selection.is_everything() {
             ledger.clear();
         }
         outcomes.push(test_in(&guest, &mut ledger, &stage, args));
+        columns.push(Column::new(kernel, ledger));
     }
-    println!("\n{}", table(&outcomes));
+    show(args, &names, &selected, &columns)?;
+    println!("{}", table(&outcomes));
     let bad: Vec<&str> = outcomes
         .iter()
         .filter(|it| !it.sum.failed.is_empty())
@@ -71,10 +90,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Prints the results of the selected binaries, and writes those of all where requested.
+fn show(args: &Args, names: &[String], selected: &[String], columns: &[Column]) -> Result<()> {
+    println!("\n{}", page::rows(selected, columns));
+    if args.bless {
+        page::write(names, columns)?;
+    }
+    Ok(())
+}
+
 fn test_in(guest: &Guest<'_>, ledger: &mut Ledger, stage: &Stage, args: &Args) -> Outcome {
     let started = Instant::now();
     let plan = plan(&stage.tests, ledger, args.again);
-    let broken = Queue::new(&plan, ledger).run_all(guest, stage, args);
+    let broken = Queue::new(&plan, ledger, args.per_boot).run_all(guest, stage, args);
     let (mut sum, missing) = ledger.sum(stage.tests.iter().map(|it| it.name.as_str()));
     let missing = missing.iter();
     sum.failed
@@ -100,11 +128,17 @@ struct Queue<'a> {
 type Planned<'a> = (&'a TestBinary, Left);
 
 impl<'a> Queue<'a> {
-    fn new(plan: &'a [Planned<'a>], ledger: &'a mut Ledger) -> Self {
-        let is_long = |it: &Planned<'_>| ledger.seconds(&it.0.name) >= LONG;
-        let (long, short) = plan.split_at(plan.partition_point(is_long));
+    /// Makes the queue. `per_boot`: the number of binaries that a guest runs, long ones included.
+    fn new(
+        plan: &'a [Planned<'a>],
+        ledger: &'a mut Ledger,
+        per_boot: Option<NonZero<usize>>,
+    ) -> Self {
+        let is_alone = |it: &Planned<'_>| per_boot.is_none() && ledger.seconds(&it.0.name) >= LONG;
+        let (long, short) = plan.split_at(plan.partition_point(is_alone));
+        let chunk = per_boot.map_or(CHUNK, NonZero::get);
         Self {
-            chunks: Mutex::new(long.chunks(1).chain(short.chunks(CHUNK))),
+            chunks: Mutex::new(long.chunks(1).chain(short.chunks(chunk))),
             ledger: Mutex::new(ledger),
         }
     }
@@ -222,7 +256,11 @@ fn seconds(result: &str) -> u64 {
 /// Script that runs every binary, also after failures.
 fn script(stage: &Stage, plan: &[Planned<'_>], args: &Args, accelerator: Accelerator) -> String {
     let (variables, told) = (stage.variables(), accelerator.variables());
-    let mut script = format!("{variables} {told}\nresult=0\n");
+    let threads = args
+        .threads
+        .map(|count| format!(" RUST_TEST_THREADS={count}"))
+        .unwrap_or_default();
+    let mut script = format!("{variables} {told}{threads}\nresult=0\n");
     let _ = writeln!(script, "modprobe -a br_netfilter 2>/dev/null || :");
     for (test, left) in plan {
         let mut words = args.filter.clone();
@@ -250,8 +288,7 @@ fn table(outcomes: &[Outcome]) -> String {
         "kernel", "passed", "failed", "skipped", "time"
     );
     for Outcome { kernel, sum, time } in outcomes {
-        // The binary counts a skipped test as passed.
-        let passed = sum.passed.saturating_sub(sum.skipped.len() as u64);
+        let passed = sum.really_passed();
         let _ = writeln!(
             text,
             "{kernel:<12} {passed:>7} {:>7} {:>8} {:>7.0} s",
@@ -287,14 +324,20 @@ mod tests {
         let tests = ["a", "b", "c", "d", "e", "new"].map(test);
         ledger.took([("a", 5), ("b", 900), ("c", 4), ("d", 3), ("e", 60)]);
         let plan = plan(&tests, &ledger, false);
-        let table = Queue::new(&plan, &mut ledger);
         let name = |it: &Planned<'_>| it.0.name.clone();
-        let chunks: Vec<Vec<String>> = std::iter::from_fn(|| table.next())
-            .map(|it| it.iter().map(name).collect())
-            .collect();
+        let mut chunks = |per_boot| -> Vec<Vec<String>> {
+            let table = Queue::new(&plan, &mut ledger, per_boot);
+            std::iter::from_fn(|| table.next())
+                .map(|it| it.iter().map(name).collect())
+                .collect()
+        };
         assert_eq!(
-            chunks,
+            chunks(None),
             [vec!["new"], vec!["b"], vec!["e"], vec!["a", "c", "d"]]
+        );
+        assert_eq!(
+            chunks(NonZero::new(4)),
+            [vec!["new", "b", "e", "a"], vec!["c", "d"]]
         );
     }
 
