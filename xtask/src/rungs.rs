@@ -236,7 +236,7 @@ fn e2e(selection: &Selection) -> Result<Count> {
 }
 
 /// The integration tests that need the packages. Each name of their tests that does has the word.
-const PACKAGES: [&str; 2] = ["oci_image", "packages"];
+const PACKAGES: [&str; 3] = ["guides", "oci_image", "packages"];
 
 fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
     let variables = [
