@@ -91,7 +91,8 @@ enum Verb {
     Deny(deny::Args),
     /// Lay out the files of an installation under target/dist
     Dist(dist::Args),
-    /// Build packages for Debian and Fedora, a tarball and checksums under target/package
+    /// Build packages for Debian and Fedora, a tarball, an OCI image and checksums under
+    /// target/package
     Package(package::Args),
     /// Run all checks that must pass before a change is merged
     Ci,

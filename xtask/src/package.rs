@@ -1,9 +1,10 @@
-//! `package`: packages for Debian and Fedora, and a tarball, under `target/package`.
+//! `package`: packages for Debian and Fedora, a tarball and an OCI image, under `target/package`.
 //!
 //! Made from `target/dist` by the tools of the distributions. Equal files give equal packages: each
 //! time in them is that of the sources, and each owner is root.
 
 mod deb;
+mod oci;
 mod pages;
 mod reproduce;
 mod rpm;
@@ -74,8 +75,8 @@ impl Release {
     }
 }
 
-/// Writes packages, tarball, bills of materials and checksums into `folder`, and removes what an
-/// earlier run has left there.
+/// Writes packages, tarball, image, bills of materials and checksums into `folder`, and removes
+/// what an earlier run has left there.
 fn write(folder: &Path) -> Result<()> {
     setup::ensure_packaging()?;
     fresh(folder)?;
@@ -87,6 +88,7 @@ fn write(folder: &Path) -> Result<()> {
     deb::build(&release, folder)?;
     rpm::build(&release, folder)?;
     tarball(&release, folder)?;
+    oci::build(&release, folder)?;
     for entry in fs::read_dir(project::dist().join("sbom"))? {
         let bill = entry?;
         fs::copy(bill.path(), folder.join(bill.file_name()))?;

@@ -225,7 +225,7 @@ fn e2e(selection: &Selection) -> Result<Count> {
     setup::ensure(Scope::Runtimes)?;
     dist::run(dist::Args { next: true })?;
     let part = selection.filter.first();
-    let installs_packages = names.iter().any(|name| name == PACKAGES)
+    let installs_packages = names.iter().any(|name| PACKAGES.contains(&&**name))
         && part.is_none_or(|part| part.contains("package"));
     let mut count = if installs_packages {
         package::of_ladder()?
@@ -236,8 +236,8 @@ fn e2e(selection: &Selection) -> Result<Count> {
     Ok(count)
 }
 
-/// The integration test that installs packages. Each name of its tests has the word.
-const PACKAGES: &str = "packages";
+/// The integration tests that need the packages. Each name of their tests that does has the word.
+const PACKAGES: [&str; 3] = ["guides", "oci_image", "packages"];
 
 fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
     let variables = [

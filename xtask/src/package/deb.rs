@@ -51,8 +51,8 @@ fn file_name(release: &Release, package: &str) -> Result<String> {
     ))
 }
 
-/// Returns Debian's name of this architecture.
-fn architecture() -> Result<&'static str> {
+/// Returns the name of this architecture for Debian and for OCI images.
+pub(super) fn architecture() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("amd64"),
         "aarch64" => Ok("arm64"),

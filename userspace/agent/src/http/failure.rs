@@ -104,7 +104,7 @@ fn status(code: u32) -> StatusCode {
     }
 }
 
-/// Responds to a path or method that the API does not have. For a path of another major version the
+/// Responds to a path that the API does not have. For a path of another major version the
 /// code is 11 (try again later): during an upgrade, plugin and agent are of different releases for
 /// a moment.
 pub(crate) async fn no_such_path(uri: Uri) -> Response {
@@ -123,11 +123,21 @@ pub(crate) async fn no_such_path(uri: Uri) -> Response {
         },
         _ => ErrorBody {
             code: 4,
-            message: "the API has no such path and method".to_owned(),
+            message: "the API has no such path".to_owned(),
             details: format!("the agent has version {} of its API", api::VERSION),
         },
     };
     (StatusCode::NOT_FOUND, Json(body)).into_response()
+}
+
+/// Responds to a method that a path of the API does not have. The router adds the header `Allow`.
+pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Response {
+    let body = ErrorBody {
+        code: 4,
+        message: format!("the API has no {method} {}", uri.path()),
+        details: "the header Allow of this response lists the methods of the path".to_owned(),
+    };
+    (StatusCode::METHOD_NOT_ALLOWED, Json(body)).into_response()
 }
 
 /// Responds to a request of the read-only socket that is no query.

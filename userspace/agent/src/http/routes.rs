@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::cni::commands::NamespaceQuery;
 use crate::http::connections::{PeerProcess, STOPPING};
-use crate::http::failure::{Failure, no_such_path, read_only};
+use crate::http::failure::{Failure, no_such_method, no_such_path, read_only};
 use crate::http::{flows, hostports, metrics_listener, migration, view, why};
 use crate::process::uninstall as uninstallation;
 
@@ -129,7 +129,7 @@ fn paths() -> Router<Arc<App>> {
     }
     router
         .fallback(no_such_path)
-        .method_not_allowed_fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
 }
 
 async fn cni(

@@ -316,6 +316,22 @@ fn every_response_has_the_api_version_and_another_major_version_is_refused() {
     }
 }
 
+#[test]
+fn a_wrong_method_of_a_path_is_answered_with_the_methods_that_it_has() {
+    let agent = Agent::start(&FLAGS);
+    for (method, path, allowed) in [
+        ("DELETE", path::STATUS, "get"),
+        ("POST", path::POD_CIDRS, "put"),
+        ("GET", "/v1/cni/add", "post"),
+    ] {
+        let (head, error) = exchange(&agent, method, path, "");
+        assert!(head.starts_with("http/1.1 405"), "{head}");
+        let allow = head.lines().find(|line| line.starts_with("allow: "));
+        assert!(allow.is_some_and(|allow| allow.contains(allowed)), "{head}");
+        assert_eq!(error["code"], 4, "{method} {path}: {error}");
+    }
+}
+
 /// A recorded request of a plugin of the first minor version, and one of the next with unknown
 /// fields.
 #[test]
