@@ -225,8 +225,8 @@ fn e2e(selection: &Selection) -> Result<Count> {
     setup::ensure(Scope::Runtimes)?;
     dist::run(dist::Args { next: true })?;
     let part = selection.filter.first();
-    let installs_packages = names.iter().any(|name| PACKAGES.contains(&&**name))
-        && part.is_none_or(|part| part.contains("package"));
+    let installs_packages =
+        needs_packages(&names) && part.is_none_or(|part| part.contains("package"));
     let mut count = if installs_packages {
         package::of_ladder()?
     } else {
@@ -238,6 +238,10 @@ fn e2e(selection: &Selection) -> Result<Count> {
 
 /// The integration tests that need the packages. Each name of their tests that does has the word.
 const PACKAGES: [&str; 3] = ["guides", "oci_image", "packages"];
+
+fn needs_packages(names: &[String]) -> bool {
+    names.iter().any(|name| PACKAGES.contains(&&**name))
+}
 
 fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
     let variables = [
@@ -256,7 +260,7 @@ fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
 /// Builds those of the root rungs' tests that are named, and what they need.
 pub(crate) fn root_tests(metadata: &Metadata, names: &[String]) -> Result<Vec<TestBinary>> {
     dist::run(dist::Args { next: true })?;
-    if names.iter().any(|name| name == PACKAGES) {
+    if needs_packages(names) {
         package::of_ladder()?;
     }
     binaries::rooted(metadata, names)
