@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use e2e::company::newest;
 use e2e::residue::await_no_residue;
 use e2e::{
-    Agent, Echo, Machine, NODE, Residue, Sandbox, WORLD, connects, program, skipped, tcp_echo,
-    tcp_source, udp_source, until,
+    Agent, Echo, Machine, NODE, Residue, Sandbox, UPLINK, WORLD, connects, program, skipped,
+    tcp_echo, tcp_source, udp_source, until,
 };
 use serde_json::{Value, json};
 
@@ -253,13 +253,10 @@ fn netavark_reports_refused_options_by_name() -> Result<()> {
     }
     // A network that podman has stored before this release refused the option.
     let mut network = scene.create("apps", &json!({}))?;
-    network["options"] = json!({ "outbound_addr4": "192.0.2.9" });
+    network["options"] = json!({ "vrf": "red" });
     let web = Container::new(&scene, "web", &network, &json!({}))?;
     let error = scene.setup(&web).unwrap_err().to_string();
-    ensure!(
-        error.contains("option outbound_addr4: 192.0.2.9"),
-        "{error}"
-    );
+    ensure!(error.contains("option vrf: red"), "{error}");
     scene.teardown(&web)?;
     scene.clean(&[])
 }
@@ -340,6 +337,47 @@ fn isolate_and_internal_of_netavark_networks_hold() -> Result<()> {
         scene.teardown(container)?;
     }
     scene.clean(&networks.each_ref())
+}
+
+#[test]
+fn containers_of_netavark_leave_with_the_outbound_addresses_of_their_network() -> Result<()> {
+    const OUTBOUND: [&str; 2] = ["192.0.2.99", "2001:db8:1::99"];
+    let Some(scene) = Scene::new()? else {
+        return Ok(());
+    };
+    for (address, length) in OUTBOUND.into_iter().zip(["24", "64 nodad"]) {
+        let line = format!("ip address add {address}/{length} dev {UPLINK}");
+        scene.sandbox.node.call(&line)?;
+    }
+    let _world = Echo::start(&scene.sandbox.world, SERVER)?;
+    let options = json!({ "outbound_addr4": OUTBOUND[0], "outbound_addr6": OUTBOUND[1] });
+    let settings = json!({ "subnets": subnets(), "options": options });
+    let network = scene.create("apps", &settings)?;
+    let web = Container::new(&scene, "web", &network, &json!({}))?;
+    scene.setup(&web)?;
+    let mut other = scene.sandbox.pod("other")?;
+    other.add()?;
+    for family in [0, 1] {
+        let server = (WORLD[family], SERVER).into();
+        until("new flows have the outbound address", || {
+            // The agent learns of the node's new address by an event.
+            let seen = udp_source(&web.machine, 0, server).map(|(seen, _)| seen.ip());
+            let outbound: IpAddr = OUTBOUND[family].parse()?;
+            Ok(seen.is_ok_and(|seen| seen == outbound).then_some(()))
+        })?;
+    }
+    // Only IPv4: the kernel lists the newest IPv6 address of the uplink first.
+    let (seen, _) = udp_source(&other.machine, 0, (WORLD[0], SERVER).into())?;
+    assert_eq!(seen.ip(), NODE[0], "of another network");
+    scene.teardown(&web)?;
+    let mut none = scene.create("none", &json!({}))?;
+    none["options"] = json!({ "outbound_addr4": "red" });
+    let error = scene.create("none", &none).unwrap_err().to_string();
+    ensure!(
+        error.contains("outbound_addr4: \"red\" is not an IPv4 address"),
+        "{error}"
+    );
+    Ok(())
 }
 
 #[test]

@@ -4,7 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Result;
-use e2e::{Agent, Echo, NODE, Pod, Sandbox, UPLINK, WORLD, skipped, udp_source, until_within};
+use e2e::{
+    Agent, Config, Echo, NODE, Pod, Sandbox, UPLINK, WORLD, skipped, udp_source, until_within,
+};
+use serde_json::json;
 
 /// An address in the world that is reachable by the default route only.
 const FAR: &str = "203.0.113.5";
@@ -206,4 +209,39 @@ fn pods_use_the_egress_address_while_the_node_has_it() -> Result<()> {
     assert_becomes(&pod, &WORLD[0].to_string(), "192.0.2.99")?;
     // IPv6 still uses the uplink's address.
     assert_becomes(&pod, &WORLD[1].to_string(), &NODE[1].to_string())
+}
+
+#[test]
+fn pods_of_a_declared_network_use_its_egress_addresses() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let agent = Agent::start(&sandbox.node, &[])?;
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    let config = Config::new("1.1.0")
+        .with("name", json!("apps"))
+        .with("bridge", json!("br7"))
+        .with("isDefaultGateway", json!(true))
+        .with("ipMasq", json!(true))
+        .with(
+            "ipam",
+            json!({ "type": "host-local", "subnet": "10.7.0.0/24" }),
+        );
+    let mut pod = sandbox.pod("one")?;
+    pod.add_with(
+        config
+            .clone()
+            .with("egressAddresses", json!(["192.0.2.99"])),
+    )?;
+    let degraded = agent.get("/v1/status")?["degraded"].to_string();
+    assert!(degraded.contains("no-egress-address"), "{degraded}");
+    let add = format!("ip address add 192.0.2.99/24 dev {UPLINK}");
+    sandbox.node.call(&add)?;
+    let world = WORLD[0].to_string();
+    assert_becomes(&pod, &world, "192.0.2.99")?;
+    // Pods of other networks use the uplink's address.
+    assert_becomes(&attached(&sandbox)?, &world, &NODE[0].to_string())?;
+    // The network's addresses are those of its last ADD.
+    let mut next = sandbox.pod("two")?;
+    next.add_with(config)?;
+    assert_becomes(&next, &world, &NODE[0].to_string())?;
+    assert_becomes(&pod, &world, &NODE[0].to_string())
 }

@@ -164,7 +164,7 @@ impl fmt::Display for Degraded {
             ),
             Self::NoEgressAddress(address) => write!(
                 f,
-                "no link of the node has the egress address {address}: pods of the default network cannot send outside the node"
+                "no link of the node has the egress address {address}: pods of the network that uses it cannot send outside the node"
             ),
             Self::ForwardingDropped { what, why } => {
                 write!(f, "{what} drops the packets of pods: {why}")

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use model::{Cidr, Network, NetworkName, RangeSet};
+use model::{Cidr, IfName, Network, NetworkName, RangeSet};
 
 /// Conflict of a network with another one of the node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +16,18 @@ pub enum NetworkClash {
         other: NetworkName,
         /// Subnets of the requested and of the other network.
         subnets: (Cidr, Cidr),
+    },
+    /// Another network of the bridge has other egress addresses, which belong to the bridge.
+    #[error(
+        "network {name} and network {other} share bridge {bridge} and have different egress addresses"
+    )]
+    Egress {
+        /// The requested network.
+        name: NetworkName,
+        /// The network that is on the node.
+        other: NetworkName,
+        /// Their bridge.
+        bridge: IfName,
     },
     /// A CNI configuration declares a network with the name of the agent's default network.
     #[error("{name} is the name of the agent's default network")]
@@ -39,15 +51,25 @@ pub(crate) fn admit<'a>(
     let mut others = others
         .chain([default])
         .filter(|other| other.name != network.name);
-    let clash = others.find_map(|other| {
-        let subnets = network.overlap(other)?;
-        Some(NetworkClash::Overlap {
-            name: network.name.clone(),
-            other: other.name.clone(),
-            subnets,
-        })
-    });
+    let clash = others.find_map(|other| clash(network, other));
     clash.map_or(Ok(()), Err)
+}
+
+fn clash(network: &Network, other: &Network) -> Option<NetworkClash> {
+    let (name, other_name) = (network.name.clone(), other.name.clone());
+    if let Some(subnets) = network.overlap(other) {
+        return Some(NetworkClash::Overlap {
+            name,
+            other: other_name,
+            subnets,
+        });
+    }
+    let shares = network.bridge == other.bridge && network.options.egress != other.options.egress;
+    shares.then(|| NetworkClash::Egress {
+        name,
+        other: other_name,
+        bridge: network.bridge.clone(),
+    })
 }
 
 /// Returns whether one of the set's ranges contains `address`.
@@ -90,6 +112,17 @@ mod tests {
             assert!(matches!(clash, NetworkClash::Overlap { .. }));
             assert!(clash.to_string().contains(subnet), "{clash}");
         }
+    }
+
+    #[test]
+    fn networks_of_one_bridge_have_the_same_egress_addresses() {
+        let default = network("default", "10.1.0.0/16");
+        let mut new = network("new", "10.3.0.0/16");
+        new.options.egress.v4 = Some([192, 0, 2, 9].into());
+        let clash = admit(&new, &default, [].into_iter()).unwrap_err();
+        assert!(clash.to_string().contains("share bridge br0"), "{clash}");
+        new.bridge = "br1".parse().unwrap();
+        assert_eq!(admit(&new, &default, [].into_iter()), Ok(()));
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //! drops unused networks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use ipam::AddressRefusal;
 use kernel::Kernel;
-use model::{Network, NetworkName};
+use model::{IfName, Network, NetworkName};
 use planner::{NodeIntent, Plan, Refusal};
 use store::StoreError;
 
@@ -77,14 +78,27 @@ impl<K: Kernel> Engine<K> {
             networks: networks.cloned().collect(),
             uplinks: self.choices.settings.uplinks.clone(),
             non_masquerade: self.choices.settings.non_masquerade.clone(),
-            egress: BTreeMap::from([(
-                self.choices.settings.default_network.bridge.clone(),
-                self.choices.settings.egress.clone(),
-            )]),
+            egress: self.egress(),
             bypass: self.choices.settings.bypass,
             shaper: self.choices.settings.shaper,
             xdp_prefilter: self.choices.settings.xdp_prefilter,
         }
+    }
+
+    /// Returns the egress addresses of each bridge: the agent's for the default network, and those
+    /// of the other networks.
+    fn egress(&self) -> BTreeMap<IfName, BTreeSet<IpAddr>> {
+        let settings = &self.choices.settings;
+        let bridge = settings.default_network.bridge.clone();
+        let mut egress = BTreeMap::from([(bridge, settings.egress.clone())]);
+        for network in self.networks() {
+            let own = network.options.egress.iter();
+            egress
+                .entry(network.bridge.clone())
+                .or_default()
+                .extend(own);
+        }
+        egress
     }
 
     /// Returns the default network, then the networks that attachments use.

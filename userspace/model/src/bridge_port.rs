@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::LimitPolicy;
+use crate::{EgressAddresses, LimitPolicy};
 
 /// A VLAN identifier: 1 to 4094 (IEEE 802.1Q).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -191,6 +191,9 @@ pub struct BridgeOptions {
     pub port: PortOptions,
     /// Default and maximum rate limits of pods.
     pub limits: LimitPolicy,
+    /// Source addresses of masqueraded flows. Those of the agent's default network are a setting of
+    /// the agent instead.
+    pub egress: EgressAddresses,
 }
 
 impl Default for BridgeOptions {
@@ -201,6 +204,7 @@ impl Default for BridgeOptions {
             detects_duplicates: false,
             port: PortOptions::default(),
             limits: LimitPolicy::default(),
+            egress: EgressAddresses::default(),
         }
     }
 }

@@ -12,6 +12,7 @@ mod attachment_key;
 mod bandwidth;
 mod bridge_port;
 mod degraded_reason;
+mod egress;
 mod host_link;
 mod managed;
 mod name;
@@ -37,6 +38,7 @@ pub use bridge_port::{
     UnknownNetworkAccess, VlanId,
 };
 pub use degraded_reason::DegradedReason;
+pub use egress::{EgressAddresses, SecondEgressAddress};
 pub use host_link::HostLink;
 pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};

@@ -1,5 +1,6 @@
 //! Options of networks (`podman network create --opt NAME=VALUE`).
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use cni::Error;
@@ -37,14 +38,8 @@ pub const NETWORK_OPTIONS: [NetworkOption; 11] = [
         "the gateway of a managed bridge is in no VLAN; the CNI key `vlan` has one for each VLAN",
     ),
     refused("vrf", "Viaduct routes by the main table of the node"),
-    refused(
-        "outbound_addr4",
-        "flows get the address of the uplink; `egress` of the agent chooses among those",
-    ),
-    refused(
-        "outbound_addr6",
-        "flows get the address of the uplink; `egress` of the agent chooses among those",
-    ),
+    honoured("outbound_addr4", "egressAddresses"),
+    honoured("outbound_addr6", "egressAddresses"),
     refused("bclim", "it is an option of macvlan"),
 ];
 
@@ -70,6 +65,8 @@ pub(crate) struct Options {
     pub(crate) metric: u32,
     pub(crate) no_default_route: bool,
     pub(crate) isolate: bool,
+    /// Source addresses of masqueraded flows.
+    pub(crate) outbound: Vec<IpAddr>,
 }
 
 impl Options {
@@ -83,6 +80,7 @@ impl Options {
             metric: parsed(map, "metric", "a number")?.unwrap_or(DEFAULT_METRIC),
             no_default_route: parsed(map, "no_default_route", "true or false")?.unwrap_or_default(),
             isolate: isolate(map)?,
+            outbound: outbound(map)?,
         })
     }
 }
@@ -112,6 +110,14 @@ fn isolate(map: &OptionMap) -> Result<bool, Error> {
             flag.map_err(|_| invalid("isolate", text, "true or false"))
         }
     }
+}
+
+/// Parses the outbound addresses of both families.
+fn outbound(map: &OptionMap) -> Result<Vec<IpAddr>, Error> {
+    let v4: Option<Ipv4Addr> = parsed(map, "outbound_addr4", "an IPv4 address")?;
+    let v6: Option<Ipv6Addr> = parsed(map, "outbound_addr6", "an IPv6 address")?;
+    let both = [v4.map(IpAddr::V4), v6.map(IpAddr::V6)];
+    Ok(both.into_iter().flatten().collect())
 }
 
 fn parsed<T: FromStr>(map: &OptionMap, name: &str, wanted: &str) -> Result<Option<T>, Error> {

@@ -136,6 +136,7 @@ pub(crate) fn config(
         "internal": network.internal,
         "ingressPolicy": policy,
         "mtu": options.mtu,
+        "egressAddresses": options.outbound,
         "ipam": { "type": "host-local", "ranges": ranges, "routes": routes(network, options)? },
         "runtimeConfig": runtime,
     }))

@@ -119,6 +119,10 @@ fn network(name: &str) -> Network {
                     egress: 5_000.try_into().ok(),
                 },
             },
+            egress: model::EgressAddresses {
+                v4: Some([192, 0, 2, 9].into()),
+                v6: None,
+            },
             port: model::PortOptions {
                 isolated: true,
                 trusted: true,

@@ -3,10 +3,11 @@
 //! Error texts are the bridge plugin's, where it has any.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use model::{
-    BridgeOptions, IngressPolicy, LimitPolicy, Network, NetworkAccess, PortOptions, PortVlans,
-    VlanId,
+    BridgeOptions, EgressAddresses, IngressPolicy, LimitPolicy, Network, NetworkAccess,
+    PortOptions, PortVlans, VlanId,
 };
 
 use crate::Error;
@@ -115,6 +116,11 @@ bridge_keys! {
     leaves_down: Option<bool> = config.flag("disableContainerInterface")?;
     default network: check_matches("disableContainerInterface", keys.leaves_down, Some(false));
 
+    /// `egressAddresses`: addresses of the node that flows to the outside get, at most one of each
+    /// family.
+    egress: EgressAddresses = egress(config)?;
+    default network: check_no_egress(keys.egress);
+
     /// `bandwidthDefaults` and `bandwidthCeilings`: limits of pods without their own, and upper
     /// bounds.
     limits: LimitPolicy = bandwidth::policy(config)?;
@@ -130,6 +136,7 @@ impl BridgeKeys {
             force_address: on(self.force_address),
             detects_duplicates: on(self.enable_dad),
             limits: self.limits,
+            egress: self.egress,
             port: PortOptions {
                 isolated: on(self.port_isolation),
                 // A pod on a trunk has addresses in its VLANs that are not on record here.
@@ -158,6 +165,31 @@ fn check_limits(configured: LimitPolicy, current: LimitPolicy) -> Result<(), Err
     Err(Error::invalid_config(
         "bandwidthDefaults and bandwidthCeilings of the agent's default network are flags of the agent",
     ))
+}
+
+fn check_no_egress(egress: EgressAddresses) -> Result<(), Error> {
+    if egress.is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid_config(
+        "egressAddresses of the agent's default network are its flag egress-address",
+    ))
+}
+
+/// Parses `egressAddresses`, a list of addresses.
+fn egress(config: &Object<'_>) -> Result<EgressAddresses, Error> {
+    let nodes = config.list("egressAddresses")?;
+    let addresses: Vec<IpAddr> = nodes.iter().map(Node::parsed).collect::<Result<_, _>>()?;
+    if addresses.is_empty() {
+        return Ok(EgressAddresses::default());
+    }
+    if config.flag("ipMasq")? != Some(true) {
+        return Err(Error::invalid_config(
+            "egressAddresses are for masqueraded flows: set ipMasq",
+        ));
+    }
+    EgressAddresses::of(addresses)
+        .map_err(|error| Error::invalid_config(format!("egressAddresses: {error}")))
 }
 
 /// Parses `internal` and `directAccess`.
@@ -330,6 +362,32 @@ mod tests {
             let error = read(keys).unwrap_err();
             assert!(error.msg.contains(words), "{keys}: {}", error.msg);
         }
+    }
+
+    #[test]
+    fn egress_addresses_are_of_masqueraded_networks_and_one_of_each_family() {
+        let egress = |keys: &str| read(keys).map(|keys| keys.options(false).egress);
+        assert!(egress(r#"{"egressAddresses":[]}"#).unwrap().is_empty());
+        let both = r#"{"ipMasq":true,"egressAddresses":["192.0.2.9","2001:db8::9"]}"#;
+        let both = egress(both).unwrap();
+        assert_eq!(both.iter().count(), 2);
+        for (keys, words) in [
+            (r#"{"egressAddresses":["192.0.2.9"]}"#, "set ipMasq"),
+            (
+                r#"{"ipMasq":true,"egressAddresses":["192.0.2.9","192.0.2.8"]}"#,
+                "192.0.2.8 is the second address",
+            ),
+            (
+                r#"{"ipMasq":true,"egressAddresses":["red"]}"#,
+                "egressAddresses[0]",
+            ),
+        ] {
+            let error = egress(keys).unwrap_err();
+            assert!(error.msg.contains(words), "{keys}: {}", error.msg);
+        }
+        let default = read(r#"{"ipMasq":true,"egressAddresses":["192.0.2.9"]}"#).unwrap();
+        let error = check_no_egress(default.egress).unwrap_err();
+        assert!(error.msg.contains("egress-address"), "{}", error.msg);
     }
 
     /// behaviour R3

@@ -111,8 +111,15 @@ fn options_of_the_network_reach_its_ports() {
         (None, IngressPolicy::Open)
     );
     assert_eq!(plain.options.port.access, NetworkAccess::Direct);
-    input["network"]["options"] = json!({ "isolate": "true", "mtu": "1400" });
+    input["network"]["options"] =
+        json!({ "outbound_addr4": "192.0.2.9", "outbound_addr6": "2001:db8::9" });
+    let egress = intent_of(&input).unwrap().network.options.egress;
+    let outbound: Vec<String> = egress.iter().map(|own| own.to_string()).collect();
+    assert_eq!(outbound, ["192.0.2.9", "2001:db8::9"]);
     input["network"]["internal"] = json!(true);
+    let error = intent_of(&input).unwrap_err();
+    assert!(error.msg.contains("egressAddresses"), "{}", error.msg);
+    input["network"]["options"] = json!({ "isolate": "true", "mtu": "1400" });
     let set = intent_of(&input).unwrap().network;
     assert_eq!(
         (set.mtu, set.options.port.ingress),

@@ -1,11 +1,12 @@
 //! JSON form of the options of routes, bridges, bridge ports and limits. Options that are absent in
 //! older files get their defaults.
 
+use std::net::IpAddr;
 use std::num::NonZeroU64;
 
 use model::{
-    BridgeOptions, Cidr, IngressPolicy, LimitPolicy, NetworkAccess, PortOptions, PortVlans,
-    Prefixes, Rates, RouteOptions, ShapedSubnets, VlanId,
+    BridgeOptions, Cidr, EgressAddresses, IngressPolicy, LimitPolicy, NetworkAccess, PortOptions,
+    PortVlans, Prefixes, Rates, RouteOptions, ShapedSubnets, VlanId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +78,8 @@ pub(super) struct StoredOptions {
     port: StoredPortOptions,
     #[serde(skip_serializing_if = "StoredLimitPolicy::is_empty")]
     limits: StoredLimitPolicy,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    egress: Vec<IpAddr>,
 }
 
 /// Rates in bit/s.
@@ -195,6 +198,7 @@ impl From<&BridgeOptions> for StoredOptions {
                 default: options.limits.default.into(),
                 ceiling: options.limits.ceiling.into(),
             },
+            egress: options.egress.iter().collect(),
         }
     }
 }
@@ -210,6 +214,8 @@ impl From<StoredOptions> for BridgeOptions {
                 default: stored.limits.default.into(),
                 ceiling: stored.limits.ceiling.into(),
             },
+            // A written list has at most one address of each family.
+            egress: EgressAddresses::of(stored.egress).unwrap_or_default(),
         }
     }
 }
