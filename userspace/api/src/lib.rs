@@ -15,6 +15,7 @@ mod drop_event;
 mod event;
 mod flow;
 mod http;
+mod peer;
 mod request;
 mod setting;
 mod spool;
@@ -31,6 +32,7 @@ pub use flow::{
     DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowTableView, FlowView, FlowsView, PodFlowsView,
 };
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
+pub use peer::{PeerCount, PeerSetting, PeerView};
 pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
     InterfaceQuery, MAX_REQUEST, TRY_AGAIN_LATER, read_only_socket,
@@ -80,6 +82,9 @@ pub mod path {
     pub const ONLY_BANDWIDTH: &str = "/v1/attachments/{id}/bandwidth";
     /// `GET` and `PUT`: [`crate::PodCidrs`].
     pub const POD_CIDRS: &str = "/v1/pod-cidrs";
+    /// `GET`: a list of [`crate::PeerView`]; `PUT` of the complete list of [`crate::PeerSetting`],
+    /// which replaces the list and returns it with its states.
+    pub const PEERS: &str = "/v1/peers";
     /// `GET` and `PUT`: [`crate::HairpinModeSetting`].
     pub const HAIRPIN_MODE: &str = "/v1/hairpin-mode";
     /// `GET`: a list of [`crate::Lease`].

@@ -2,7 +2,7 @@
 //!
 //! Queries the agent over its Unix socket and renders the responses. Reads neither the kernel nor
 //! files: everything that it shows is in the API, and `--output json` prints it as JSON. The
-//! exceptions:
+//! exceptions, besides the file of `viaductctl peers set`:
 //!
 //! * `viaductctl cni` takes the place of a container runtime and executes plugins itself.
 //! * `viaductctl doctor` also reads the kernel, files of the node and the installation, and works
@@ -18,6 +18,7 @@ mod limit;
 mod output;
 #[cfg(feature = "pages")]
 mod pages;
+mod peers;
 mod render;
 mod top;
 mod why;
@@ -116,6 +117,8 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// List the other nodes of the cluster with the routes to their pods, or replace the list
+    Peers(peers::Peers),
     /// Execute the CNI plugins of a network configuration, as a container runtime does
     #[command(subcommand)]
     Cni(Box<cni::Verb>),
@@ -300,6 +303,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             format.reply(&get(client, &path)?)
         }
         Verb::Ports { port, output } => ports(client, port, output),
+        Verb::Peers(peers) => peers.run(client),
         Verb::Cni(verb) => cni::run(*verb),
         Verb::Events {
             follow,

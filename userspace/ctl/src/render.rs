@@ -4,6 +4,7 @@
 mod drops;
 mod features;
 mod losses;
+mod peers;
 mod ports;
 mod sandbox;
 mod shaper;
@@ -23,6 +24,7 @@ use comfy_table::Row;
 use table::{number, row, styled_table, text};
 
 pub(crate) use drops::dropped;
+pub(crate) use peers::peers;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
 pub(crate) use table::{TableStyle, table};
@@ -45,6 +47,9 @@ pub(crate) fn status(status: &Status) -> String {
         }
     }
     line(&mut text, "Attachments", status.attachments);
+    if let Some(counts) = peers::counts(&status.peers) {
+        line(&mut text, "Peers", counts);
+    }
     losses::losses(&mut text, &status.losses);
     bypass(&mut text, &status.bypass);
     forwarding(&mut text, &status.forwarding);

@@ -14,6 +14,7 @@ mod limits;
 mod missed_dels;
 mod model;
 mod overrides;
+mod peers;
 mod ports;
 mod sockets;
 mod standby_ports;
@@ -120,6 +121,7 @@ impl Node {
             forwarding: planner::ForwardingMode::Auto,
             shaper: planner::ShaperMode::Auto,
             xdp_prefilter: planner::XdpPrefilterMode::Off,
+            peers: planner::PeerOptions::default(),
             boot_id: self.boot_id.clone(),
         };
         (store, settings)
