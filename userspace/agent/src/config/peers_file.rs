@@ -24,7 +24,10 @@ async fn follow(path: PathBuf, mut changes: mpsc::Receiver<()>, handle: Handle) 
     loop {
         let text = ipam::small_files::read(&path).map_err(anyhow::Error::from);
         // A list that was set over the API stays until the file changes.
-        if !text.as_ref().is_ok_and(|text| applied.as_ref() == Some(text)) {
+        if !text
+            .as_ref()
+            .is_ok_and(|text| applied.as_ref() == Some(text))
+        {
             let why = match apply(text, &handle).await {
                 Ok(text) => {
                     applied = Some(text);
