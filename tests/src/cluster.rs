@@ -102,12 +102,6 @@ impl ClusterNode {
         addresses(self.number)
     }
 
-    /// Opens a connection from this node's pod to that of `to`.
-    pub fn connection(&self, to: &Self, family: usize) -> Result<Connection> {
-        let server = SocketAddr::new(to.pod.addresses[family], PORT);
-        Connection::udp(&self.pod.machine, server)
-    }
-
     /// Waits until the pod of `to` sees this node's pod by its own addresses.
     pub fn await_seen_by(&self, to: &Self) -> Result<()> {
         for family in [0, 1] {
