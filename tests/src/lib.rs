@@ -16,6 +16,7 @@ mod capture;
 mod cgroup;
 pub mod chain;
 mod client_process;
+pub mod cluster;
 pub mod company;
 pub mod compatibility;
 mod connection;

@@ -87,6 +87,11 @@ impl Machine {
         path_of(&self.name)
     }
 
+    /// Returns a path to the namespace that is valid in every sandbox.
+    pub fn descriptor_path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.net.as_raw_fd())
+    }
+
     /// Returns the mount namespace that it uses.
     pub fn mounts(&self) -> &Mounts {
         &self.mounts

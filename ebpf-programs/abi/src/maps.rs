@@ -107,7 +107,7 @@ macro_rules! for_each_map {
             LOCALS = Hash<Address, u32>[1_024];
 
             /// Prefix table: [`crate::PrefixClass`] bits.
-            PREFIXES = LpmTrie<Address, u32>[1_024];
+            PREFIXES = LpmTrie<Address, u32>[$crate::maps::PREFIXES_CAPACITY];
 
             /// Pod counters, by `slot * 2 + direction`.
             COUNTERS = PerCpuArray<u32, Counters>[2 * $crate::maps::PODS_CAPACITY];
@@ -341,18 +341,27 @@ for_each_map!(define);
 /// an older version, the agent migrates all other maps with their contents. A change that keeps
 /// type, sizes and capacity must rename the map.
 #[cfg(not(feature = "next-layout"))]
-pub const CHANGED: [(&str, u32); 3] = [(FLOWS.name, 2), (LIVE.name, 2), (FRAGMENTS.name, 2)];
-/// Maps whose layout has changed: here [`EGRESS`], which the feature `next-layout` changes.
-#[cfg(feature = "next-layout")]
 pub const CHANGED: [(&str, u32); 4] = [
     (FLOWS.name, 2),
     (LIVE.name, 2),
     (FRAGMENTS.name, 2),
+    (PREFIXES.name, 3),
+];
+/// Maps whose layout has changed: here [`EGRESS`], which the feature `next-layout` changes.
+#[cfg(feature = "next-layout")]
+pub const CHANGED: [(&str, u32); 5] = [
+    (FLOWS.name, 2),
+    (LIVE.name, 2),
+    (FRAGMENTS.name, 2),
+    (PREFIXES.name, 3),
     (EGRESS.name, crate::ABI_VERSION),
 ];
 
 /// Default capacity of [`FLOWS`], which the agent can change.
 pub const FLOWS_CAPACITY: u32 = 131_072;
+/// Capacity of [`PREFIXES`], of which peers may have half. A trie takes memory only for its
+/// entries.
+pub const PREFIXES_CAPACITY: u32 = 32_768;
 /// Number of slots of [`PODS`], including slot 0, which is never used.
 pub const PODS_CAPACITY: u32 = 2_048;
 /// The first account of flows that are opened from outside, that of slot 0.

@@ -174,6 +174,7 @@ impl<'a> World<'a> {
             forwarding: planner::ForwardingMode::Auto,
             shaper: planner::ShaperMode::Auto,
             xdp_prefilter: planner::XdpPrefilterMode::Off,
+            peers: planner::PeerOptions::default(),
             boot_id: "this boot".to_owned(),
         };
         let engine = Engine::start(self.kernel.clone(), store, settings, NOW)?;
@@ -479,10 +480,8 @@ fn view(node: &Machine) -> Result<Vec<String>> {
 }
 
 fn ranges(cidrs: &str) -> Result<Vec<RangeSet>> {
-    cidrs
-        .split(',')
-        .map(|cidr| Ok(RangeSet::of_cidr(cidr.parse()?)?))
-        .collect()
+    let set = |cidr: &str| Ok(RangeSet::of_cidr(cidr.parse()?)?);
+    cidrs.split(',').map(set).collect()
 }
 
 fn network(name: &str, bridge: &str, cidrs: &str) -> Result<Network> {

@@ -13,7 +13,10 @@ use anyhow::{Result, anyhow, bail};
 use model::{
     Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkAccess, NetworkName, RangeSet,
 };
-use planner::{BypassMode, DeclaredNetworks, ForwardingMode, ShaperMode, XdpPrefilterMode};
+use planner::{
+    BetweenNodes, BypassMode, DeclaredNetworks, ForwardingMode, PeerOptions, ShaperMode,
+    XdpPrefilterMode,
+};
 
 use crate::cni::file_watch::Directories;
 use crate::telemetry::log;
@@ -26,11 +29,15 @@ mod declare;
 mod file;
 mod limit_keys;
 pub(crate) mod live;
+pub(crate) mod peers;
+pub(crate) mod peers_file;
 pub(crate) mod pod_cidr_file;
 pub(crate) mod pod_cidrs;
 pub(crate) mod reload;
 mod temporary;
+mod route_protocols;
 mod values;
+mod watched_file;
 
 /// Name of the default network in records and in the API.
 const DEFAULT_NETWORK: &str = "default";
@@ -109,6 +116,19 @@ keys! {
     /// none]
     #[arg(long, value_name = "FILE")]
     pod_cidr_file: Option<PathBuf> = r#""/run/viaduct/pod-cidrs""#,
+    /// File with the other nodes of the cluster as a JSON list, read when it appears or changes
+    /// [default: none]
+    #[arg(long, value_name = "FILE")]
+    peers_file: Option<PathBuf> = r#""/run/viaduct/peers.json""#,
+    /// How packets of pods travel to pods of other nodes: direct (by routes that the agent adds to
+    /// nodes on a link of this one), or none (by routes of other software or of the network)
+    /// [default: direct]
+    #[arg(long, value_name = "MODE")]
+    between_nodes: Option<String>,
+    /// Software whose routes lead to destinations that see the pods' own source addresses, by name
+    /// or number of its route protocol: repeatable or comma-separated [default: none]
+    #[arg(long, value_name = "PROTOCOL")]
+    non_masquerade_routes: Vec<String> = r#"["bird", "zebra"]"#,
     /// MTU of the default network in bytes; 0 for the smallest MTU of the node's links [default: 0]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
@@ -259,6 +279,8 @@ config! {
     Restart "bridge" => bridge: IfName = parse("bridge", keys.bridge.as_deref().unwrap_or("cbr0"))?,
     Restart "pod-cidr-file" => pod_cidr_file: Option<PathBuf> =
         optional_path("pod-cidr-file", keys.pod_cidr_file)?,
+    Restart "peers-file" => peers_file: Option<PathBuf> =
+        optional_path("peers-file", keys.peers_file)?,
     /// In bytes; `None` for the smallest MTU of the node's links.
     Restart "mtu" => mtu: Option<u32> = mtu(keys.mtu.unwrap_or(0))?,
     /// Whether unset keys have kubelet's defaults; `hairpin` and `non_masquerade` contain them
@@ -289,6 +311,11 @@ config! {
     /// Destinations that see the pods' own source addresses.
     Live "non-masquerade-cidr" => non_masquerade: BTreeSet<Cidr> =
         non_masquerade(keys.non_masquerade_cidr, kubenet)?,
+    /// How packets of pods travel between nodes.
+    Live "between-nodes, non-masquerade-routes" => peers: PeerOptions = PeerOptions {
+        between_nodes: mode("between-nodes", keys.between_nodes, BetweenNodes::Direct)?,
+        protocols: route_protocols::parse(&keys.non_masquerade_routes)?,
+    },
     /// Empty for the uplinks that the routing table uses.
     Live "uplink" => uplinks: BTreeSet<IfName> = items(&keys.uplink)
         .map(|name| parse("uplink", name))

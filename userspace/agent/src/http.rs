@@ -10,6 +10,7 @@ pub(crate) mod limits;
 pub(crate) mod metrics_listener;
 pub(crate) mod migration;
 pub(crate) mod names;
+pub(crate) mod peers;
 pub(crate) mod routes;
 pub(crate) mod server;
 pub(crate) mod socket;

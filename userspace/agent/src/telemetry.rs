@@ -6,6 +6,7 @@ pub(crate) mod exposition;
 pub(crate) mod log;
 pub(crate) mod losses;
 pub(crate) mod metrics;
+mod peer_metrics;
 mod process_metrics;
 pub(crate) mod rates;
 pub(crate) mod refused_flows;

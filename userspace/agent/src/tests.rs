@@ -139,6 +139,7 @@ fn serve(
         forwarding: planner::ForwardingMode::Auto,
         shaper: planner::ShaperMode::Auto,
         xdp_prefilter: planner::XdpPrefilterMode::Off,
+        peers: planner::PeerOptions::default(),
         boot_id: "this boot".to_owned(),
     };
     // Tests change the fake kernel between two requests.

@@ -16,6 +16,7 @@ mod event;
 mod flow;
 mod http;
 mod migration;
+mod peer;
 mod request;
 mod setting;
 mod spool;
@@ -33,6 +34,7 @@ pub use flow::{
 };
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use migration::{KeepConnections, KeptConnections, TranslatedConnection};
+pub use peer::{PeerCount, PeerSetting, PeerView};
 pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
     InterfaceQuery, MAX_REQUEST, NETAVARK, TRY_AGAIN_LATER, read_only_socket,
@@ -91,6 +93,9 @@ pub mod path {
     pub const KEPT_CONNECTIONS: &str = "/v1/kept-connections";
     /// `GET` and `PUT`: [`crate::PodCidrs`].
     pub const POD_CIDRS: &str = "/v1/pod-cidrs";
+    /// `GET`: a list of [`crate::PeerView`]; `PUT` of the complete list of [`crate::PeerSetting`],
+    /// which replaces the list and returns it with its states.
+    pub const PEERS: &str = "/v1/peers";
     /// `GET` and `PUT`: [`crate::HairpinModeSetting`].
     pub const HAIRPIN_MODE: &str = "/v1/hairpin-mode";
     /// `PUT`: [`crate::BypassSetting`].

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AddressView, PodView};
+use crate::{AddressView, PeerCount, PodView};
 
 /// Versions of the agent and of its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +56,9 @@ pub struct Status {
     /// The last reconciliation of records and kernel; `None` before the first.
     #[serde(default)]
     pub last_reconcile: Option<Reconcile>,
+    /// Number of peers in each state that occurs.
+    #[serde(default)]
+    pub peers: Vec<PeerCount>,
     /// Degradations; empty if the agent is healthy.
     #[serde(default)]
     pub degraded: Vec<Degraded>,

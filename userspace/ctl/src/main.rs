@@ -2,7 +2,7 @@
 //!
 //! Queries the agent over its Unix socket and renders the responses. Reads neither the kernel nor
 //! files: everything that it shows is in the API, and `--output json` prints it as JSON. The
-//! exceptions:
+//! exceptions, besides the file of `viaductctl peers set`:
 //!
 //! * `viaductctl test` sends packets in network namespaces of its own, and `viaductctl capture`
 //!   reads those of a pod in the namespace of the pod.
@@ -24,6 +24,7 @@ mod migrate;
 mod output;
 #[cfg(feature = "pages")]
 mod pages;
+mod peers;
 mod render;
 mod signals;
 mod temporary;
@@ -136,6 +137,8 @@ enum Verb {
     },
     /// Move the published ports of running pods from the reference portmap to Viaduct, or back
     Migrate(migrate::Migrate),
+    /// List the other nodes of the cluster with the routes to their pods, or replace the list
+    Peers(peers::Peers),
     /// Execute the CNI plugins of a network configuration, as a container runtime does
     #[command(subcommand)]
     Cni(Box<cni::Verb>),
@@ -273,6 +276,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Inspect { id, netns, output } => inspect(client, &id, netns, output),
         Verb::Migrate(migrate) => migrate.run(client),
         Verb::Ports { port, output } => ports(client, port, output),
+        Verb::Peers(peers) => peers.run(client),
         Verb::Cni(verb) => cni::run(*verb),
         Verb::Events {
             follow,

@@ -5,6 +5,7 @@ mod bypass;
 mod drops;
 mod features;
 mod losses;
+mod peers;
 mod ports;
 mod sandbox;
 mod shaper;
@@ -24,6 +25,7 @@ use comfy_table::Row;
 use table::{number, row, styled_table, text};
 
 pub(crate) use drops::dropped;
+pub(crate) use peers::peers;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
 pub(crate) use table::{TableStyle, table};
@@ -46,6 +48,9 @@ pub(crate) fn status(status: &Status) -> String {
         }
     }
     line(&mut text, "Attachments", status.attachments);
+    if let Some(counts) = peers::counts(&status.peers) {
+        line(&mut text, "Peers", counts);
+    }
     losses::losses(&mut text, &status.losses);
     bypass::bypass(&mut text, &status.bypass);
     forwarding(&mut text, &status.forwarding);

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use model::Peers;
 use store::Store;
 
+use crate::peers_status;
 use crate::setting::Overrides;
 use crate::settings::Settings;
 
@@ -15,6 +17,8 @@ pub(crate) struct Choices {
     pub(crate) settings: Settings,
     /// The overrides, and the configured values that they replace.
     pub(crate) overrides: Overrides,
+    /// Other nodes; `None` until the first list.
+    pub(crate) peers: Option<Arc<Peers>>,
     /// Whether something needs the default network although it has no range.
     pub(crate) is_default_wanted: Arc<AtomicBool>,
 }
@@ -27,6 +31,7 @@ impl Choices {
         Self {
             settings,
             overrides,
+            peers: peers_status::load(store),
             is_default_wanted: Arc::default(),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
-    InterfaceSettings, NetnsPath, PortMapping, RangeSet, Record,
+    InterfaceSettings, NetnsPath, Peers, PortMapping, RangeSet, Record,
 };
 use planner::NodeCondition;
 use steps::PodSide;
@@ -132,6 +132,8 @@ commands! {
         ["non-masquerade CIDRs", None, query] |engine| Ok(engine.choices.settings.non_masquerade.clone());
     SetNonMasquerade(prefixes: BTreeSet<Cidr>) -> ()
         ["set non-masquerade CIDRs", None, change] |engine| engine.set_non_masquerade(prefixes);
+    SetPeers(peers: Peers, now: u64) -> UpdateOutcome
+        ["set peers", None, change] |engine| engine.set_peers(peers, now);
 
     // The agent's own.
     Configure(configuration: Box<ConfigChange>, now: u64) -> ()
@@ -139,6 +141,11 @@ commands! {
     SetInstallation(conditions: Vec<NodeCondition>) -> ()
         ["installation", None, change] |engine| {
             engine.upkeep.conditions.set_installation(conditions);
+            Ok(())
+        };
+    SetPeersUnreadable(why: Option<String>) -> ()
+        ["peers file", None, change] |engine| {
+            engine.set_peers_unreadable(why);
             Ok(())
         };
     Pulse() -> ()

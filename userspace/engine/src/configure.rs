@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use kernel::Kernel;
 use model::{Cidr, HairpinMode, IfName, RangeSet};
-use planner::{BypassMode, ForwardingMode, XdpPrefilterMode};
+use planner::{BypassMode, ForwardingMode, PeerOptions, XdpPrefilterMode};
 
 use crate::setting::Overrides;
 use crate::{Engine, EngineError, Settings};
@@ -27,6 +27,8 @@ pub struct ConfigChange {
     pub bypass: Option<BypassMode>,
     /// Whether pods' packets are carried past dropping defaults.
     pub forwarding: Option<ForwardingMode>,
+    /// How packets of pods travel between nodes.
+    pub peers: Option<PeerOptions>,
     /// Whether the XDP prefilter is attached to uplinks.
     pub xdp_prefilter: Option<XdpPrefilterMode>,
 }
@@ -43,6 +45,7 @@ impl ConfigChange {
             egress: self.egress.as_ref().map(|_| settings.egress.clone()),
             bypass: self.bypass.map(|_| settings.bypass),
             forwarding: self.forwarding.map(|_| settings.forwarding),
+            peers: self.peers.as_ref().map(|_| settings.peers.clone()),
             xdp_prefilter: self.xdp_prefilter.map(|_| settings.xdp_prefilter),
         }
     }
@@ -108,6 +111,10 @@ impl<K: Kernel> Engine<K> {
         if let Some(forwarding) = change.forwarding {
             self.choices.settings.forwarding = forwarding;
         }
+        let has_peer_options = change.peers.is_some();
+        if let Some(options) = change.peers {
+            self.choices.settings.peers = options;
+        }
         let prefixes = change
             .non_masquerade
             .unwrap_or_else(|| self.choices.settings.non_masquerade.clone());
@@ -119,7 +126,7 @@ impl<K: Kernel> Engine<K> {
             self.choices.settings.xdp_prefilter = mode;
             self.reconcile(now).finished()?;
         }
-        if change.forwarding.is_some() {
+        if change.forwarding.is_some() || has_peer_options {
             self.reconcile(now).finished()?;
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! The current status of the engine.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use kernel::Kernel;
 use model::{Network, Range};
@@ -41,6 +42,7 @@ impl<K: Kernel> Engine<K> {
                 mode: self.choices.settings.shaper,
                 ..self.node.shaper
             },
+            peers: Arc::clone(&self.node.peers),
             last_reconcile: self.upkeep.last_reconcile.clone(),
         }
     }

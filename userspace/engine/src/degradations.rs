@@ -44,6 +44,9 @@ impl<K: Kernel> Engine<K> {
         degraded.extend(self.lacks_nftables().then_some(Degraded::NoNftables));
         degraded.extend(self.upkeep.conditions.all().map(Degraded::Node));
         degraded.extend(networks.iter().flat_map(exhausted));
+        let unreadable = self.upkeep.peers_unreadable.clone();
+        degraded.extend(unreadable.map(Degraded::PeersUnreadable));
+        degraded.extend(self.node.peers.degraded());
         degraded.extend(
             self.upkeep
                 .last_reconcile

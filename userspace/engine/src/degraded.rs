@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use model::{DegradedReason, IfName, NetworkName, Range};
-use planner::NodeCondition;
+use planner::{NodeCondition, PeerProblem, PeerProblemKind};
 
 use crate::{NODE, StuckOperation};
 
@@ -56,6 +56,17 @@ pub enum Degraded {
     NoNftables,
     /// Other software or the operator has configured the node so that packets of pods die.
     Node(NodeCondition),
+    /// Peers of a list cannot be connected.
+    Peers {
+        /// Kind of the problems.
+        kind: PeerProblemKind,
+        /// The first problems.
+        problems: Vec<PeerProblem>,
+        /// Number of further ones.
+        more: usize,
+    },
+    /// The list of peers cannot be read.
+    PeersUnreadable(String),
     /// The engine's thread does not end its work.
     EngineStuck(StuckOperation),
     /// A repair of the last reconciliation failed.
@@ -93,6 +104,8 @@ impl Degraded {
             Self::ForwardingDropped { .. } => DegradedReason::ForwardingDropped,
             Self::NoNftables => DegradedReason::NoNftables,
             Self::Node(condition) => condition.reason(),
+            Self::Peers { kind, .. } => kind.reason(),
+            Self::PeersUnreadable(_) => DegradedReason::PeersUnreadable,
             Self::EngineStuck(_) => DegradedReason::EngineStuck,
             Self::RepairFailed { .. } => DegradedReason::RepairFailed,
         }
@@ -113,6 +126,8 @@ impl Degraded {
             Self::ForwardingDropped { .. } | Self::EngineStuck(_) => AddEffect::Fails,
             Self::Node(condition) if condition.prevents_add(network) => AddEffect::Fails,
             Self::Node(_)
+            | Self::Peers { .. }
+            | Self::PeersUnreadable(_)
             | Self::NetworkRefused { .. }
             | Self::PoolExhausted { .. }
             | Self::RepairFailed { .. }
@@ -173,12 +188,33 @@ impl fmt::Display for Degraded {
                 "the kernel has no nftables: containers of other software do not reach hostports",
             ),
             Self::Node(condition) => condition.fmt(f),
+            Self::Peers { problems, more, .. } => write_problems(problems, *more, f),
+            Self::PeersUnreadable(why) => {
+                write!(
+                    f,
+                    "the list of peers cannot be read, so the last one stays: {why}"
+                )
+            }
             Self::EngineStuck(stuck) => stuck.fmt(f),
             Self::RepairFailed { subject, why } => {
                 write!(f, "repair of {subject} failed: {why}")
             }
         }
     }
+}
+
+/// Writes the named problems, and the number of further ones.
+fn write_problems(
+    problems: &[PeerProblem],
+    more: usize,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    f.write_str(&texts.join("; "))?;
+    if more > 0 {
+        write!(f, "; and {more} more: viaductctl peers")?;
+    }
+    Ok(())
 }
 
 impl fmt::Display for StuckOperation {

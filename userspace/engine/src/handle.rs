@@ -421,7 +421,7 @@ impl Handle {
     }
 
     /// Sends a request that is executed even if its caller goes away.
-    async fn execute<T>(
+    pub(crate) async fn execute<T>(
         &self,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, EngineError> {

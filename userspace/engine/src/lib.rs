@@ -42,6 +42,8 @@ mod node_conditions;
 mod operations;
 mod overrides;
 mod own_addresses;
+mod peers;
+mod peers_status;
 mod ports;
 mod reconcile;
 mod removal;
@@ -75,6 +77,7 @@ pub use crate::limits::{LimitChange, LimitUpdate};
 pub use crate::network::NetworkClash;
 pub use crate::operations::{Operation, StuckOperation};
 pub use crate::overrides::UpdateOutcome;
+pub use crate::peers_status::PeersStatus;
 pub use crate::report::{Item, NODE, Outcome, Report};
 pub use crate::settings::Settings;
 pub use crate::status::{

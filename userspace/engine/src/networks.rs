@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use ipam::AddressRefusal;
 use kernel::Kernel;
 use model::{IfName, Network, NetworkName};
-use planner::{NodeIntent, Plan, Refusal};
+use planner::{NodeIntent, PeerIntent, Plan, Refusal};
 use store::StoreError;
 
 use crate::node::NodeState;
@@ -82,6 +82,10 @@ impl<K: Kernel> Engine<K> {
             bypass: self.choices.settings.bypass,
             shaper: self.choices.settings.shaper,
             xdp_prefilter: self.choices.settings.xdp_prefilter,
+            peers: PeerIntent {
+                peers: self.choices.peers.clone(),
+                options: self.choices.settings.peers.clone(),
+            },
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
@@ -15,6 +16,7 @@ use steps::{
 };
 use store::Store;
 
+use crate::peers_status::PeersStatus;
 use crate::sysctl_records::record_sysctls;
 use crate::{EngineError, ShaperStatus, UplinkStatus};
 
@@ -46,6 +48,8 @@ pub(crate) struct NodeState {
     pub(crate) holding_unreplied: BTreeSet<HoldingRule>,
     /// Host links with the TCX fast path.
     pub(crate) tcx_links: BTreeSet<IfName>,
+    /// Other nodes and their state.
+    pub(crate) peers: Arc<PeersStatus>,
     /// State of the cgroup socket programs.
     pub(crate) sockets: BTreeMap<SocketHook, SocketHookState>,
     /// How bandwidth limits are enforced.
@@ -170,6 +174,7 @@ impl NodeState {
             ready: ready.collect(),
             uplinks: uplinks(&observed),
             missing_egress: missing_egress(intent, &observed),
+            peers: Arc::new(PeersStatus::of(intent, &observed)),
             flow_entries: observed.flow_entries,
             bypass: intent.bypass.is_active(&observed),
             offload: intent.bypass.offloads(&observed),

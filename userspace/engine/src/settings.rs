@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::{Cidr, IfName, Network};
-use planner::{BypassMode, ForwardingMode, ShaperMode, XdpPrefilterMode};
+use planner::{BypassMode, ForwardingMode, PeerOptions, ShaperMode, XdpPrefilterMode};
 
 /// Configuration with which the engine starts.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Settings {
     pub shaper: ShaperMode,
     /// Whether the XDP prefilter is attached to uplinks.
     pub xdp_prefilter: XdpPrefilterMode,
+    /// How packets of pods travel between nodes.
+    pub peers: PeerOptions,
     /// The kernel's boot id. Records of another boot describe kernel objects that no longer exist.
     pub boot_id: String,
 }

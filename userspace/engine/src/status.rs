@@ -8,7 +8,7 @@ use planner::{
     BypassMode, ContainerLinks, DroppingDefault, ForwardingMode, HoldingRule, ShaperMode,
 };
 
-use crate::{Degraded, Report};
+use crate::{Degraded, PeersStatus, Report};
 
 /// Status after the last finished request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct Status {
     pub forwarding: ForwardingStatus,
     /// How bandwidth limits are enforced.
     pub shaper: ShaperStatus,
+    /// Other nodes and their state.
+    pub peers: Arc<PeersStatus>,
     /// Report of the last reconciliation.
     pub last_reconcile: Option<Arc<Report>>,
     /// Active degradations.

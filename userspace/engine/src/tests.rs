@@ -15,6 +15,7 @@ mod migration;
 mod missed_dels;
 mod model;
 mod overrides;
+mod peers;
 mod ports;
 mod sockets;
 mod standby_ports;
@@ -121,6 +122,7 @@ impl Node {
             forwarding: planner::ForwardingMode::Auto,
             shaper: planner::ShaperMode::Auto,
             xdp_prefilter: planner::XdpPrefilterMode::Off,
+            peers: planner::PeerOptions::default(),
             boot_id: self.boot_id.clone(),
         };
         (store, settings)

@@ -14,6 +14,8 @@ pub(crate) struct NodeUpkeep {
     pub(crate) reconciler: NodeReconciler,
     pub(crate) conditions: NodeConditions,
     pub(crate) forwarding: Forwarding,
+    /// Why the list of peers cannot be read; `None` if it can.
+    pub(crate) peers_unreadable: Option<String>,
     /// Report of the last reconciliation; none before the first.
     pub(crate) last_reconcile: Option<Arc<Report>>,
 }

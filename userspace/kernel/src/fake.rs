@@ -16,6 +16,7 @@ mod entries;
 mod observe;
 mod ports;
 mod programs;
+mod routes;
 mod sysctls;
 #[cfg(test)]
 mod tests;
@@ -176,6 +177,7 @@ impl Fake {
             link: index,
             table: world::MAIN,
             mtu: None,
+            protocol: 3,
         });
     }
 

@@ -12,6 +12,7 @@ pub(crate) mod links;
 pub(crate) mod messages;
 pub(crate) mod monitor;
 pub(crate) mod packet_route;
+pub(crate) mod peer_routes;
 pub(crate) mod route_lookup;
 pub(crate) mod route_watch;
 pub(crate) mod routes;

@@ -131,6 +131,24 @@ degraded_reasons! {
     /// A CNI configuration that names Viaduct needs a plugin that is not installed.
     PluginMissing = "plugin-missing", status "50 for the network",
         do "Install the plugin in the runtime's CNI directory, or correct `--cni-bin-dir`.";
+    /// Peers have names, addresses or prefixes of each other or of this node: what is in conflict
+    /// is not used.
+    PeerConflict = "peer-conflict", status "",
+        do "Correct the list of peers, or the pod CIDRs of the nodes that the message names.";
+    /// A peer has no address on a link of this node: its pods are not reached.
+    PeerNotOnLink = "peer-not-on-link", status "",
+        do "Connect the nodes to one link, or add routes to the peer's prefixes and set \
+            `--between-nodes none`.";
+    /// Other software has a route to a peer's prefix, which the agent leaves as it is.
+    PeerRouteTaken = "peer-route-taken", status "",
+        do "Remove the other route, or set `--between-nodes none` if it is meant to be used.";
+    /// The list of peers cannot be read: the last one stays in effect.
+    PeersUnreadable = "peers-unreadable", status "",
+        do "Correct the file of `--peers-file`, and write it by renaming.";
+    /// The routes of `--non-masquerade-routes` have more prefixes than the datapath's table.
+    TooManyRoutes = "too-many-routes", status "",
+        do "Let the routing daemon aggregate its routes, or list their prefixes as \
+            `--non-masquerade-cidr`.";
     /// The agent's engine does not end an operation: all other requests wait.
     EngineStuck = "engine-stuck", status "50",
         do "Find why the kernel does not answer; if it stays, restart the agent, which interrupts no \

@@ -93,6 +93,18 @@ text_type!(
     IfName, "interface name", check_interface
 );
 
+text_type!(
+    /// The name of another node: at most 253 bytes, as the names of Kubernetes' nodes.
+    PeerName, "peer name", check_peer
+);
+
+fn check_peer(what: &'static str, value: &str) -> Result<(), InvalidName> {
+    if value.len() > 253 {
+        return Err(invalid(what, value, "must not be longer than 253 bytes"));
+    }
+    check_identifier(what, value)
+}
+
 impl IfName {
     /// Wraps a name that this crate derives, which is valid by construction.
     pub(crate) fn derived(name: String) -> Self {

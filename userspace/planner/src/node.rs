@@ -10,7 +10,7 @@ mod subnets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{IfName, InterfaceAddress, Network, NetworkName, is_link_local};
+use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName, is_link_local};
 use steps::{
     Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable, NodeLink, Observed, Step,
     Switching, VlanMember, VlanStep,
@@ -19,6 +19,7 @@ use steps::{
 use crate::bridge::{BridgeContext, all_families, bridge_steps, gateways, is_of};
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
 use crate::own_links::OwnLinks;
+use crate::peers;
 use crate::prefix::prefixes;
 use crate::socket_hook::plan_socket_hooks;
 use crate::sysctl::forward;
@@ -76,7 +77,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let pods = pod_subnets(&accepted, records);
     let shared = containers.shared_prefixes(&pods, observed, records);
     let open = open_subnets(&accepted, observed, records);
-    let mut wanted = prefixes(&pods, &open, &shared, &intent.non_masquerade);
+    let mut wanted = prefixes(&pods, &open, &shared, &no_masquerade(intent, observed));
     wanted.extend(local_entries(observed, &plan));
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
@@ -121,6 +122,13 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
         containers,
         netfilter,
     }
+}
+
+/// Returns the configured prefixes that are not masqueraded, and those of peers and routes.
+fn no_masquerade(intent: &NodeIntent, observed: &Observed) -> BTreeSet<Cidr> {
+    let mut prefixes = peers::unmasqueraded(intent, observed).prefixes;
+    prefixes.extend(&intent.non_masquerade);
+    prefixes
 }
 
 /// Plans the bridges of all networks, one after the other: several networks may share a bridge.

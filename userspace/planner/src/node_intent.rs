@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use model::{Cidr, IfName, Network};
 
-use crate::{BypassMode, ShaperMode, XdpPrefilterMode};
+use crate::{BypassMode, PeerIntent, ShaperMode, XdpPrefilterMode};
 
 /// Desired state of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,4 +25,6 @@ pub struct NodeIntent {
     pub shaper: ShaperMode,
     /// Mode of the XDP prefilter on uplinks.
     pub xdp_prefilter: XdpPrefilterMode,
+    /// Other nodes, and how their pods are reached.
+    pub peers: PeerIntent,
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::BitOr;
 
 use model::Cidr;
 use steps::{Entries, Entry, EntryKey};
@@ -48,41 +49,50 @@ pub(crate) fn prefixes(
     }
     // The trie stores IPv4 as mapped addresses below `::/0`: an entry for `0.0.0.0/0` keeps `::/0`
     // from applying to it.
-    let around = own.keys().any(|cidr| cidr.contains(MAPPED.into()));
-    let everything = Cidr::containing(Ipv4Addr::UNSPECIFIED.into(), 0).filter(|_| around);
+    let has_mapped = own.keys().any(|cidr| cidr.contains(MAPPED.into()));
+    let everything = Cidr::containing(Ipv4Addr::UNSPECIFIED.into(), 0).filter(|_| has_mapped);
     if let Some(cidr) = everything {
         own.entry(cidr).or_default();
     }
-    let merged = |cidr: &Cidr| {
-        let covering = own.iter().filter(|(other, _)| covers(other, cidr));
-        let merge = |all: Class, (_, one): (&Cidr, &Class)| Class {
-            no_masquerade: all.no_masquerade || one.no_masquerade,
-            pods: all.pods || one.pods,
-            shared: all.shared || one.shared,
-            open: all.open || one.open,
-        };
-        covering.fold(Class::default(), merge)
-    };
-    let entry = |cidr: &Cidr| {
-        let Class {
-            no_masquerade,
-            pods,
-            shared,
-            open,
-        } = merged(cidr);
-        let entry = Entry::Prefix {
-            no_masquerade,
-            pods,
-            shared,
-            complete: pods && !shared && !open,
-        };
-        (EntryKey::Prefix(*cidr), entry)
-    };
-    own.keys().map(entry).collect()
+    // The prefixes that cover the current one, outermost first, each with the flags of all before
+    // it. In the order of the map, a prefix is before those that it covers.
+    let mut around: Vec<(Cidr, Class)> = Vec::new();
+    let mut entries = Entries::new();
+    for (cidr, class) in own {
+        while around.pop_if(|(outer, _)| !covers(outer, &cidr)).is_some() {}
+        let merged = around.last().map_or(class, |(_, outer)| class | *outer);
+        around.push((cidr, merged));
+        entries.insert(EntryKey::Prefix(cidr), merged.entry());
+    }
+    entries
+}
+
+impl BitOr for Class {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self {
+            no_masquerade: self.no_masquerade || other.no_masquerade,
+            pods: self.pods || other.pods,
+            shared: self.shared || other.shared,
+            open: self.open || other.open,
+        }
+    }
+}
+
+impl Class {
+    fn entry(self) -> Entry {
+        Entry::Prefix {
+            no_masquerade: self.no_masquerade,
+            pods: self.pods,
+            shared: self.shared,
+            complete: self.pods && !self.shared && !self.open,
+        }
+    }
 }
 
 /// Returns whether `outer` contains all of `inner`; a prefix covers itself.
-fn covers(outer: &Cidr, inner: &Cidr) -> bool {
+pub(crate) fn covers(outer: &Cidr, inner: &Cidr) -> bool {
     outer.prefix_len() <= inner.prefix_len() && outer.contains(inner.network())
 }
 

@@ -75,6 +75,7 @@ pub(crate) fn bare_node() -> Observed {
         link: 2,
         table: 254,
         mtu: None,
+        protocol: 3,
     };
     let sysctls = [
         ("net/ipv4/ip_forward", "0"),

@@ -1,8 +1,9 @@
 //! Plans the uninstall of Viaduct from a node without attached pods.
 //!
-//! Removes what is provably ours: programs on uplinks and the cgroup, bridges with our alias and
-//! without ports, VLAN interfaces with our alias, and values of sysctls that are unchanged since
-//! this agent wrote them. The tables go with their pins. State that stays is reported.
+//! Removes what is provably ours: routes with our protocol number, programs on uplinks and the
+//! cgroup, bridges with our alias and without ports, VLAN interfaces with our alias, and values of
+//! sysctls that are unchanged since this agent wrote them. The tables go with their pins. State
+//! that stays is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -54,6 +55,7 @@ pub fn plan_uninstall(
     written: &BTreeMap<SysctlKey, WrittenSysctl>,
 ) -> Uninstall {
     let mut uninstall = Uninstall::default();
+    uninstall.plan.append(crate::peers::remove_routes(observed));
     uninstall.plan.append(detach_uplinks(observed));
     let table = crate::netfilter_table::remove(None, observed);
     uninstall.plan.append(Plan::of(table));

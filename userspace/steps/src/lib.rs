@@ -23,6 +23,7 @@ mod netfilter_table;
 mod node_facts;
 mod node_lookup;
 mod observed;
+mod peer_route;
 mod port_holder;
 mod port_reservation;
 mod question;
@@ -54,6 +55,7 @@ pub use observed::{
     AttachmentNetns, NetnsInside, Observed, ObservedAttachment, ObservedHostSide, ObservedNetns,
     ObservedSettings, PodSide, PortUsers, RouteEntry,
 };
+pub use peer_route::{NextHop, PEER_ROUTE_METRIC, PEER_ROUTE_PROTOCOL, RouteChange};
 pub use port_holder::{PortLeave, Process};
 pub use port_reservation::{PortReservation, PortReservations, ReservationOwner, ReservedBy};
 pub use question::{

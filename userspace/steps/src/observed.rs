@@ -163,6 +163,8 @@ pub struct RouteEntry {
     pub table: u32,
     /// MTU of the route in bytes; `None` for that of the link.
     pub mtu: Option<u32>,
+    /// Number of the software that has added the route (`rtm_protocol`).
+    pub protocol: u8,
 }
 
 /// The pod's interface, observed inside its namespace.

@@ -18,9 +18,10 @@ pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
 use undo::{set_sysctl, undo_put, undo_remove, undo_reservation};
 pub use vlan::VlanStep;
 
+use crate::peer_route::write_changes;
 use crate::{
     Announcement, Entry, EntryKey, ForwardingStep, NetfilterStep, PortLeave, PortReservation,
-    SocketHook, SysctlKey, XdpPrefilterStep,
+    RouteChange, SocketHook, SysctlKey, XdpPrefilterStep,
 };
 
 /// One effect on the kernel. Every step is idempotent: where the effect is already there, it
@@ -213,6 +214,9 @@ pub enum Step {
     XdpPrefilter(XdpPrefilterStep),
     /// Changes the forwarding rules of a filter table.
     Forwarding(ForwardingStep),
+    /// Changes routes to peers. A change that fails stops none of the others, and all that
+    /// succeeded stay: the next observation shows what is left to do.
+    ChangeRoutes(Vec<RouteChange>),
     /// Removes flows that have timed out or whose pod is gone from the flow table.
     Sweep,
 }
@@ -268,6 +272,10 @@ impl Step {
             } => Some(undo_put(key, entry, previous.as_ref())),
             Self::RemoveEntry { key, previous } => undo_remove(key, previous),
             Self::TunePod { .. } => self.restored_settings(),
+            Self::ChangeRoutes(changes) => {
+                let back = changes.iter().rev().map(RouteChange::undo);
+                Some(Self::ChangeRoutes(back.collect()))
+            }
             // Undone with the link that they configure; still right where that link stays.
             Self::SetMac { .. }
             | Self::SetMtu { .. }
@@ -386,6 +394,7 @@ impl fmt::Display for Step {
             Self::ReleasePort { reservation, .. } => write!(f, "release port {reservation}"),
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
+            Self::ChangeRoutes(changes) => write_changes(changes, f),
             Self::Sweep => f.write_str("remove ended flows"),
             Self::Forwarding(step) => step.fmt(f),
         }

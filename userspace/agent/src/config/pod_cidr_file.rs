@@ -1,24 +1,18 @@
 //! Pod CIDR file (`--pod-cidr-file`): sets the pod CIDRs from a file that other software writes
-//! (behaviours K10 to K12).
-//!
-//! Watches the directory with inotify, not the file: the file may not exist yet, may be replaced by
-//! renaming, or may be a symbolic link whose target changes, as Kubernetes mounts it. After any
-//! event in the directory the file is read again, and applied if its content has changed.
+//! (behaviours K10 to K12). After any change in its directory the file is read again, and applied
+//! if its content has changed.
 
 use std::path::{Path, PathBuf};
-use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use engine::{EngineError, Handle, UpdateOutcome};
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc;
 
-use crate::config::pod_cidrs;
+use crate::config::{pod_cidrs, watched_file};
 
 /// Starts to watch the file at `path`; must be called inside a tokio runtime, and ends with it.
 pub(crate) fn watch(path: PathBuf, handle: Handle) -> Result<()> {
-    let changes = changes(&path)?;
+    let changes = watched_file::changes(&path, "pod-cidr-file")?;
     tokio::spawn(follow(path, changes, handle));
     Ok(())
 }
@@ -67,40 +61,5 @@ async fn apply(path: &Path, text: &str, handle: &Handle) {
         Ok(UpdateOutcome::Updated | UpdateOutcome::Unchanged)
         | Err(EngineError::PodCidrsInUse { .. }) => {}
         Err(error) => tracing::error!(%file, %error, "cannot set the pod CIDRs of the file"),
-    }
-}
-
-/// Returns a channel that receives a message after changes in the file's directory, and is closed
-/// if watching fails.
-fn changes(file: &Path) -> Result<mpsc::Receiver<()>> {
-    let directory = file
-        .parent()
-        .context("pod-cidr-file: the path has no directory")?;
-    let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
-    let kinds = AddWatchFlags::IN_CLOSE_WRITE
-        | AddWatchFlags::IN_CREATE
-        | AddWatchFlags::IN_MOVED_TO
-        | AddWatchFlags::IN_ONLYDIR;
-    inotify
-        .add_watch(directory, kinds)
-        .with_context(|| format!("pod-cidr-file: cannot watch {}", directory.display()))?;
-    // Capacity 1: the file is read once after any number of changes.
-    let (sender, receiver) = mpsc::channel(1);
-    let listener = thread::Builder::new().name("pod-cidr-file".to_owned());
-    listener.spawn(move || listen(&inotify, &sender))?;
-    Ok(receiver)
-}
-
-/// Reads inotify events, which blocks between changes, and sends a message after each.
-fn listen(inotify: &Inotify, sender: &mpsc::Sender<()>) {
-    while !sender.is_closed() {
-        match inotify.read_events() {
-            Ok(_) => drop(sender.try_send(())),
-            Err(Errno::EINTR) => {}
-            Err(error) => {
-                tracing::error!(%error, "pod CIDR file is not watched any longer: restart the agent");
-                return;
-            }
-        }
     }
 }

@@ -90,6 +90,7 @@ fn change(before: &Config, wanted: &Config) -> ConfigChange {
         egress: differs(&before.egress, &wanted.egress),
         bypass: differs(&before.bypass, &wanted.bypass),
         forwarding: differs(&before.forwarding, &wanted.forwarding),
+        peers: differs(&before.peers, &wanted.peers),
         xdp_prefilter: differs(&before.xdp_prefilter, &wanted.xdp_prefilter),
     }
 }

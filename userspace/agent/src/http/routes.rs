@@ -28,7 +28,7 @@ use crate::app::App;
 use crate::cni::commands::NamespaceQuery;
 use crate::http::connections::{PeerProcess, STOPPING};
 use crate::http::failure::{Failure, no_such_method, no_such_path, read_only};
-use crate::http::{flows, hostports, metrics_listener, migration, view, why};
+use crate::http::{flows, hostports, metrics_listener, migration, peers, view, why};
 use crate::process::uninstall as uninstallation;
 
 type Answer<T> = Result<Json<T>, Failure>;
@@ -87,6 +87,7 @@ fn paths() -> Router<Arc<App>> {
     let mut router = Router::new()
         .route(path::STATUS, get(status))
         .route(path::POD_CIDRS, get(pod_cidrs).put(put_pod_cidrs))
+        .route(path::PEERS, get(peers::list).put(peers::replace))
         .route(path::HAIRPIN_MODE, get(hairpin_mode).put(put_hairpin_mode))
         .route(path::BYPASS, put(put_bypass))
         .route(path::LOG_LEVEL, put(put_log_level))

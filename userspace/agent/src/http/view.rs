@@ -17,7 +17,7 @@ use model::{Assigned, Attachment, InterfaceAddress, PortMapping, Record, State};
 use planner::{DefaultState, HoldingRule};
 use steps::PodSide;
 
-use crate::http::{limits, names};
+use crate::http::{limits, names, peers};
 use crate::process::offload::OffloadCounts;
 use crate::process::sandbox;
 use crate::telemetry::rates::Rates;
@@ -55,6 +55,7 @@ pub(crate) fn status(
         forwarding: forwarding(&status.forwarding),
         shaper: shaper(status.shaper),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
+        peers: peers::counts(&status.peers),
         degraded: status.degraded.iter().map(degraded).collect(),
         losses: Vec::new(),
         operations: Vec::new(),

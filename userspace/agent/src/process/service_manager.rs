@@ -162,6 +162,7 @@ mod tests {
             forwarding: config.forwarding,
             shaper: config.shaper,
             xdp_prefilter: config.xdp_prefilter,
+            peers: config.peers,
             boot_id: "this boot".to_owned(),
         };
         let (handle, _) = engine::spawn(move || {

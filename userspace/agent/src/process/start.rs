@@ -111,6 +111,7 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         forwarding: config.forwarding,
         shaper: config.shaper,
         xdp_prefilter: config.xdp_prefilter,
+        peers: config.peers.clone(),
         boot_id: kernel::boot_id().context("cannot read the boot id")?,
     };
     Ok((host, store, settings))

@@ -15,7 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::telemetry::events::EventCounters;
-use crate::telemetry::process_metrics;
+use crate::telemetry::{peer_metrics, process_metrics};
 
 /// Upper bounds of the latency buckets in seconds: an ADD takes some milliseconds, and runtimes
 /// give up after a minute or two.
@@ -173,6 +173,7 @@ fn of_status(registry: &mut Registry, status: &Status) {
         degraded.get_or_create(&Reason { reason }).inc();
     }
     registry.register("degraded", "Current degradations by reason", degraded);
+    peer_metrics::register(registry, &status.peers);
     if let Some(report) = &status.last_reconcile {
         let at = signed(report.finished_at);
         gauge(

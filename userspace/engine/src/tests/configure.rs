@@ -23,6 +23,10 @@ fn full_change() -> ConfigChange {
         egress: Some(BTreeSet::from(["192.0.2.1".parse().unwrap()])),
         bypass: Some(planner::BypassMode::Never),
         forwarding: Some(planner::ForwardingMode::Leave),
+        peers: Some(planner::PeerOptions {
+            between_nodes: planner::BetweenNodes::None,
+            protocols: BTreeSet::from([12]),
+        }),
         xdp_prefilter: Some(planner::XdpPrefilterMode::Native),
     }
 }

@@ -224,6 +224,7 @@ fn an_agent_that_cannot_observe_the_node_does_not_start() {
         forwarding: planner::ForwardingMode::Auto,
         shaper: planner::ShaperMode::Auto,
         xdp_prefilter: planner::XdpPrefilterMode::Off,
+        peers: planner::PeerOptions::default(),
         boot_id: "this boot".to_owned(),
     };
     node.kernel.meet(failing_kernel::Fate::Fail(0));

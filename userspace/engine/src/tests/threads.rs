@@ -75,6 +75,7 @@ fn run_held(is_held: fn(&Step) -> bool) -> Running {
         forwarding: planner::ForwardingMode::Auto,
         shaper: planner::ShaperMode::Auto,
         xdp_prefilter: planner::XdpPrefilterMode::Off,
+        peers: planner::PeerOptions::default(),
         boot_id: "this boot".to_owned(),
     };
     let (permits, waiting) = channel();

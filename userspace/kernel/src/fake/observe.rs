@@ -164,6 +164,7 @@ impl World {
                 link: link.index,
                 table: MAIN,
                 mtu: None,
+                protocol: 2,
             }));
         }
         routes

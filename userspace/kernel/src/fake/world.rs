@@ -140,6 +140,7 @@ impl World {
                 Ok(())
             }
             Step::Forwarding(step) => self.write_rules(step),
+            Step::ChangeRoutes(changes) => self.change_routes(changes),
             Step::Announce(_) | Step::Sweep => Ok(()),
         }
     }

@@ -5,7 +5,7 @@
     reason = "netlink's enums are open: unknown values are skipped"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -124,6 +124,28 @@ pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Route
     Ok(found)
 }
 
+/// Returns the link and the gateway of each route of the main table with this protocol number.
+pub(crate) fn with_protocol(
+    netlink: &mut Netlink,
+    protocol: u8,
+) -> io::Result<BTreeMap<Cidr, (u32, IpAddr)>> {
+    let mut found = BTreeMap::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut query = RouteMessage::default();
+        query.header.address_family = family;
+        let all = routes(netlink, query)?;
+        let own = all
+            .iter()
+            .flat_map(next_hops)
+            .filter(|route| route.protocol == protocol && route.table == RouteOptions::MAIN);
+        found.extend(own.filter_map(|route| {
+            let gateway = route.gateway?;
+            Some((route.destination, (route.link, gateway)))
+        }));
+    }
+    Ok(found)
+}
+
 /// Returns the options of a route, without the kernel's defaults.
 fn options(message: &RouteMessage, table: u32, has_gateway: bool) -> RouteOptions {
     let is_ipv4 = message.header.address_family == AddressFamily::Inet;
@@ -237,6 +259,7 @@ fn next_hops(message: &RouteMessage) -> Vec<RouteEntry> {
         link,
         table,
         mtu,
+        protocol: message.header.protocol.into(),
     };
     next_hops.into_iter().map(entry).collect()
 }

@@ -99,6 +99,7 @@ fn route(destination: &str, gateway: Option<&str>) -> RouteEntry {
         link: 20,
         table: 254,
         mtu: None,
+        protocol: 3,
     }
 }
 
@@ -296,6 +297,7 @@ fn arbitrary_route() -> impl Strategy<Value = RouteEntry> {
             link,
             table: if local { 255 } else { 254 },
             mtu: None,
+            protocol: 3,
         },
     )
 }

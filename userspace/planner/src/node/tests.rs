@@ -94,6 +94,7 @@ fn uplinks_follow_addresses_and_routes() {
         link,
         table,
         mtu: None,
+        protocol: 3,
     };
     observed.routes.push(route("10.9.0.0/16", 10, 51820));
     observed.routes.push(route("fe80::/64", 12, 254));
@@ -120,6 +121,7 @@ fn a_pods_veth_that_is_not_yet_in_the_bridge_is_no_uplink() {
         link: 9,
         table: 254,
         mtu: None,
+        protocol: 3,
     });
     let mut world = World::empty();
     world.remember(&attachment, State::Pending);

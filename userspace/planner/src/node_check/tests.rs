@@ -62,6 +62,7 @@ impl Node {
             link,
             table: MAIN_TABLE,
             mtu: None,
+            protocol: 3,
         });
     }
 

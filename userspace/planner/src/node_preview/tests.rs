@@ -30,6 +30,7 @@ fn route(destination: &str, link: u32) -> RouteEntry {
         link,
         table: 254,
         mtu: None,
+        protocol: 3,
     }
 }
 

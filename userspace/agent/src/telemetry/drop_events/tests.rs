@@ -27,6 +27,7 @@ fn engine() -> (Handle, TempDir) {
         forwarding: planner::ForwardingMode::Auto,
         shaper: planner::ShaperMode::Auto,
         xdp_prefilter: planner::XdpPrefilterMode::Off,
+        peers: planner::PeerOptions::default(),
         boot_id: "this boot".to_owned(),
     };
     let (handle, _) = engine::spawn_with(Background::Never, move || {

@@ -128,6 +128,7 @@ fn nodes() -> impl Strategy<Value = Node> {
             bypass: planner::BypassMode::Auto,
             shaper: planner::ShaperMode::Auto,
             xdp_prefilter: planner::XdpPrefilterMode::Off,
+            peers: planner::PeerIntent::default(),
         };
         Node::new(fake, intent)
     })

@@ -1,0 +1,44 @@
+//! Peers: the other nodes of a cluster.
+
+use serde::{Deserialize, Serialize};
+
+/// Another node, in the body of a `PUT` and in the file of `--peers-file`. Both have the complete
+/// list of peers, the newest last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerSetting {
+    /// Name of the node.
+    pub name: String,
+    /// Prefixes of its pods, for example `10.244.2.0/24`.
+    #[serde(default)]
+    pub prefixes: Vec<String>,
+    /// Addresses of the node, the preferred ones of each family first.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+}
+
+/// Number of peers in one state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerCount {
+    /// The state, see [`PeerView::state`].
+    pub state: String,
+    /// Number of peers.
+    pub peers: u64,
+}
+
+/// A peer with its state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerView {
+    /// Name of the node.
+    pub name: String,
+    /// Prefixes of its pods.
+    pub prefixes: Vec<String>,
+    /// Addresses of the node.
+    pub addresses: Vec<String>,
+    /// `routed`, `partial` (some prefixes have routes), `unreachable`, `refused` (all prefixes are
+    /// in conflict), `unrouted` (the agent adds no routes) or `this-node`.
+    pub state: String,
+    /// Neighbours that its routes lead to, as `via 192.0.2.7 dev eth0`.
+    pub via: Vec<String>,
+    /// What cannot be applied, as sentences.
+    pub problems: Vec<String>,
+}

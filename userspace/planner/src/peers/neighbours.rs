@@ -1,0 +1,61 @@
+//! Neighbours: which addresses are on a link of this node, by its routes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use model::{Cidr, IfName};
+use steps::{LinkKind, NextHop, Observed, PEER_ROUTE_PROTOCOL, RouteEntry};
+
+use super::main_routes;
+use crate::own_links::OwnLinks;
+
+/// Routes of the main table by prefix, without ours, and the links that lead to neighbours.
+pub(super) struct Neighbours<'a> {
+    routes: BTreeMap<Cidr, &'a RouteEntry>,
+    /// Lengths of the prefixes, of IPv4 and of IPv6, the longest first.
+    lengths: [Vec<u8>; 2],
+    links: BTreeMap<u32, &'a IfName>,
+}
+
+impl<'a> Neighbours<'a> {
+    /// Collects them. Links that lead to pods are left out.
+    pub(super) fn find(observed: &'a Observed, ours: &OwnLinks) -> Self {
+        let mut routes = BTreeMap::new();
+        for route in main_routes(observed).filter(|one| one.protocol != PEER_ROUTE_PROTOCOL) {
+            // The kernel lists the preferred route to a prefix first.
+            routes.entry(route.destination).or_insert(route);
+        }
+        let lengths = [true, false].map(|ipv4| {
+            let of_family = routes.keys().filter(|prefix| prefix.is_ipv4() == ipv4);
+            let mut lengths: Vec<u8> = of_family.map(Cidr::prefix_len).collect();
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+            lengths.dedup();
+            lengths
+        });
+        let links = observed.links.iter();
+        let outside = links
+            .filter(|(name, link)| link.up && link.kind != LinkKind::Loopback && !ours.has(name));
+        Self {
+            routes,
+            lengths,
+            links: outside.map(|(name, link)| (link.index, name)).collect(),
+        }
+    }
+
+    /// Returns the next hop to an address that is on a link: the longest route to it has no
+    /// gateway. A default route proves nothing.
+    pub(super) fn next_hop(&self, address: IpAddr) -> Option<NextHop> {
+        let lengths = &self.lengths[usize::from(address.is_ipv6())];
+        let longest = lengths
+            .iter()
+            .find_map(|length| self.routes.get(&Cidr::containing(address, *length)?))?;
+        if longest.gateway.is_some() || longest.destination.prefix_len() == 0 {
+            return None;
+        }
+        let link = (*self.links.get(&longest.link)?).clone();
+        Some(NextHop {
+            gateway: address,
+            link,
+        })
+    }
+}
