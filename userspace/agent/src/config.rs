@@ -34,8 +34,8 @@ pub(crate) mod peers_file;
 pub(crate) mod pod_cidr_file;
 pub(crate) mod pod_cidrs;
 pub(crate) mod reload;
-mod temporary;
 mod route_protocols;
+mod temporary;
 mod values;
 mod watched_file;
 
