@@ -110,7 +110,7 @@ fn measure_one(
     let is_beside = plan.company.name().is_some();
     let crowds: Vec<_> = systems
         .iter()
-        .map(|it| {
+        .map(|it| -> Result<Crowd> {
             let crowd = open(it, way, flows)?;
             crowd
                 .establish(it, replies, is_beside)
@@ -155,7 +155,7 @@ fn open(topology: &Topology, way: Way, flows: u32) -> Result<Crowd> {
         receiver.set_read_timeout(Some(TIMEOUT))?;
         Ok(receiver)
     };
-    let bind = |_| {
+    let bind = |_| -> Result<UdpSocket> {
         let sender = UdpSocket::bind("0.0.0.0:0")?;
         sender.set_read_timeout(Some(TIMEOUT))?;
         Ok(sender)
@@ -197,7 +197,7 @@ impl Crowd {
         while is_beside && let Some(offloaded) = topology.offloaded()? {
             // A pod with very many flows has its share of the table only.
             let is_stable = before > 0 && offloaded <= before + before / 50;
-            if offloaded >= self.flows.into() || is_stable {
+            if offloaded >= u64::from(self.flows) || is_stable {
                 print_line(&format!("   {offloaded} flow directions bypass the rules"));
                 break;
             }
