@@ -224,8 +224,8 @@ impl Routing<'_> {
             if of_family.peek().is_none() {
                 continue;
             }
-            let hops = addresses.iter().filter(|one| one.is_ipv4() == ipv4);
-            let Some(hop) = hops.filter_map(|one| self.neighbours.next_hop(*one)).next() else {
+            let mut hops = addresses.iter().filter(|one| one.is_ipv4() == ipv4);
+            let Some(hop) = hops.find_map(|one| self.neighbours.next_hop(*one)) else {
                 let peer = peer.name().clone();
                 problems.push(PeerProblem::NotOnLink { peer, ipv4 });
                 continue;

@@ -36,13 +36,13 @@ pub(super) fn parse(lists: &[String]) -> Result<BTreeSet<u8>> {
 
 fn number(text: &str) -> Result<u8> {
     let named = NAMES.iter().find(|(name, _)| *name == text);
-    let number = named
+    let known = named
         .map(|(_, number)| *number)
         .or_else(|| text.parse().ok());
-    match number {
+    match known {
         None => {
-            let names = NAMES.map(|(name, _)| name).join(", ");
-            bail!("non-masquerade-routes: {text:?} is neither a number nor one of {names}")
+            let all = NAMES.map(|(name, _)| name).join(", ");
+            bail!("non-masquerade-routes: {text:?} is neither a number nor one of {all}")
         }
         Some(number) if number <= 2 || number == PEER_ROUTE_PROTOCOL => {
             bail!("non-masquerade-routes: {number} is not the number of other software")

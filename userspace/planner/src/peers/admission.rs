@@ -83,16 +83,15 @@ impl<'a> Admission<'a> {
     ) -> Vec<IpAddr> {
         let mut free = Vec::with_capacity(peer.addresses().len());
         for address in peer.addresses() {
-            match taken.get(address) {
-                Some(other) => self.problems.push(PeerProblem::DuplicateAddress {
+            if let Some(other) = taken.get(address) {
+                self.problems.push(PeerProblem::DuplicateAddress {
                     peer: peer.name().clone(),
                     address: *address,
                     other: (*other).clone(),
-                }),
-                None => {
-                    taken.insert(*address, peer.name());
-                    free.push(*address);
-                }
+                });
+            } else {
+                taken.insert(*address, peer.name());
+                free.push(*address);
             }
         }
         free
@@ -107,12 +106,11 @@ impl<'a> Admission<'a> {
     ) -> Vec<Cidr> {
         let mut used = Vec::with_capacity(peer.prefixes().len());
         for prefix in peer.prefixes() {
-            match self.conflict(peer.name(), prefix, own, addresses) {
-                Some(problem) => self.problems.push(problem),
-                None => {
-                    self.used.insert(prefix.network(), (*prefix, peer.name()));
-                    used.push(*prefix);
-                }
+            if let Some(problem) = self.conflict(peer.name(), prefix, own, addresses) {
+                self.problems.push(problem);
+            } else {
+                self.used.insert(prefix.network(), (*prefix, peer.name()));
+                used.push(*prefix);
             }
         }
         used

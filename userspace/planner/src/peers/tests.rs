@@ -296,17 +296,21 @@ fn prefixes_of_followed_routes_are_not_masqueraded_and_the_default_route_is() {
     let kept: Vec<String> = planned
         .steps()
         .iter()
-        .filter_map(|step| match step {
-            Step::PutEntry {
-                key: EntryKey::Prefix(prefix),
-                entry:
-                    Entry::Prefix {
-                        no_masquerade: true,
-                        ..
-                    },
-                ..
-            } => Some(prefix.to_string()),
-            _ => None,
+        .filter_map(|step| {
+            let Step::PutEntry { key, entry, .. } = step else {
+                return None;
+            };
+            let EntryKey::Prefix(prefix) = key else {
+                return None;
+            };
+            let kept = matches!(
+                entry,
+                Entry::Prefix {
+                    no_masquerade: true,
+                    ..
+                }
+            );
+            kept.then(|| prefix.to_string())
         })
         .collect();
     assert_eq!(kept, ["10.7.0.0/24"]);
