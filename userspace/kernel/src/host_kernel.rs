@@ -39,7 +39,7 @@ impl Kernel for Host {
         &mut self,
         addresses: &BTreeSet<IpAddr>,
     ) -> Result<Vec<TrackedConnection>, ObserveError> {
-        let found = self.list_translated(addresses);
+        let found = Self::list_translated(addresses);
         Ok(found.attempt(|| "list the connections in conntrack".to_owned())?)
     }
 

@@ -36,7 +36,6 @@ impl Host {
     /// Returns the TCP connections in conntrack that netfilter translates to one of `addresses`, by
     /// the destination of their packets.
     pub(crate) fn list_translated(
-        &self,
         addresses: &BTreeSet<IpAddr>,
     ) -> io::Result<Vec<TrackedConnection>> {
         let Some(conntrack) = Conntrack::open()? else {

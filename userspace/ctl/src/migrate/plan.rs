@@ -270,7 +270,7 @@ fn undo(pod: &Pod, observed: &Observed) -> Step {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Configuration(why) => f.write_str(why),
+            Self::Configuration(why) | Self::NoProgram(why) => f.write_str(why),
             Self::NamespaceGone(path) => write!(f, "no network namespace at {path:?}"),
             Self::SharedPort { port, other } => write!(
                 f,
@@ -280,7 +280,6 @@ impl fmt::Display for Refusal {
                 f,
                 "{count} connections of the pod through published ports would be reset, such as {first}"
             ),
-            Self::NoProgram(why) => f.write_str(why),
         }
     }
 }
