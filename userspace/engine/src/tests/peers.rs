@@ -151,8 +151,8 @@ fn an_agent_that_dies_at_any_step_leaves_nothing_that_its_next_start_does_not_me
 #[test]
 fn problems_with_peers_are_degradations_by_name() {
     let mut node = Node::start();
-    let far = (0..12).map(|n| format!("far{n} 10.{}.0.0/24 203.0.113.{n}", 20 + n));
-    let far = far.collect::<Vec<_>>().join("\n");
+    let lines = (0..12).map(|n| format!("far{n} 10.{}.0.0/24 203.0.113.{n}", 20 + n));
+    let far = lines.collect::<Vec<_>>().join("\n");
     node.set_peers(&format!("{far}\nown 10.1.0.0/28,10.5.0.0/24 192.0.2.10\n"));
     assert_eq!(node.degraded_words(), ["peer-conflict", "peer-not-on-link"]);
     let texts: Vec<String> = node
