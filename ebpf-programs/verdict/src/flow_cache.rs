@@ -41,6 +41,10 @@ pub(crate) use uplink_handoff::{find_uplink_flow, propagate, tag_offloaded};
 /// milliseconds.
 pub const MAX_AGE: u64 = 10;
 
+/// Jiffies after which a connection on the stack is reported to the agent again, which may offload
+/// it: 0.1 to 1 second.
+const MAX_REPORT_AGE: u64 = 10 * MAX_AGE;
+
 /// Jiffies that an uplink-side entry must have left to be added to the pod-side entry of its
 /// packet, which ends with it. Otherwise it is made again.
 const LEAST_LEFT: u64 = MAX_AGE / 2;

@@ -5,8 +5,8 @@ use abi::{Direction, DropReason, EndpointFlags, protocol};
 use super::cache_key::{ParsedHeaders, parse_v4, parse_v6};
 use super::uplink_handoff::{SkbTag, clear_skb_tag, propagate, tag_offloaded};
 use super::{
-    CacheEntry, CacheHit, CacheLookup, CachePlace, FlowCache, LEAST_LEFT, MAX_AGE, RewriteTemplate,
-    ScratchProvider, Steps, shard,
+    CacheEntry, CacheHit, CacheLookup, CachePlace, FlowCache, LEAST_LEFT, MAX_AGE, MAX_REPORT_AGE,
+    RewriteTemplate, ScratchProvider, Steps, shard,
 };
 use crate::bypass::{self, decrement_hop_limit};
 use crate::node::Node;
@@ -370,9 +370,7 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     if work.recorder.has_flow() {
         env.reset_pending(index, &work.headers.tuple, work.recorder.flow_id);
     }
-    // A packet that takes the stack may bypass it as soon as the agent has decided so.
-    let waits = !redirects && hook != Hook::UplinkOut && offload::is_on(env);
-    let lifetime = if waits { MAX_AGE } else { work.rows.lifetime };
+    let lifetime = lifetime_of(env, work, hook, redirects);
     fill_entry(work, hook, number, to, lifetime);
     let steps = work.recorder.steps;
     env.store_cache_entry(index, &work.cache_entry);
@@ -381,6 +379,20 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     }
     if work.recorder.propagate != 0 {
         propagate(env, work, index);
+    }
+}
+
+/// Returns the jiffies for which the entry of a packet is valid. A packet that takes the stack may
+/// bypass it as soon as the agent has decided so, and is reported to it again when its entry ends.
+#[inline(always)]
+fn lifetime_of<E: Node>(env: &E, work: &Work, hook: Hook, redirects: bool) -> u64 {
+    let lifetime = work.rows.lifetime;
+    if redirects || work.recorder.is_redirected != 0 || !offload::is_on(env) {
+        lifetime
+    } else if hook == Hook::UplinkOut {
+        lifetime.min(MAX_REPORT_AGE)
+    } else {
+        MAX_AGE
     }
 }
 

@@ -147,8 +147,8 @@ fn a_decision_is_void_after_a_rule_change_its_time_and_the_agents_end() {
         accept(&mut node, tuple(0, remote()));
         assert_ne!(verdict(&mut node, &packet), Verdict::Pass);
         change(&mut node);
-        // Where the agent has ended, cached verdicts last for ten jiffies.
-        node.world.clock += 100 * JIFFY;
+        // Cached verdicts last for a second.
+        node.world.clock += 250 * JIFFY;
         assert_eq!(verdict(&mut node, &packet), Verdict::Pass);
     }
 }

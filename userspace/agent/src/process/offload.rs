@@ -254,21 +254,41 @@ impl Decider {
         if is_checked && self.offloads.make_liberal(&connection).is_err() {
             return Ok(Err(StackReason::NotEstablished));
         }
-        if decision.tuple == connection.reply {
-            self.forget_unreplied(&connection)?;
+        if !decision.unreplied {
+            self.forget_new(&decision, &connection)?;
         }
         Ok(judged)
     }
 
-    /// Ends the decision about a flow that had no reply: to rules, it is another one now.
-    fn forget_unreplied(&mut self, connection: &TrackedConnection) -> io::Result<()> {
-        let decision = self.offloads.decision(&connection.original)?;
-        if decision.is_some_and(|it| it.decision == Offloaded::UNREPLIED) {
-            self.offloads.forget(&connection.original)?;
-            self.offloads.forget(&connection.reply.reverse())?;
+    /// Ends the decision about the other direction of an established connection, if it is from the
+    /// time when there was no reply: to rules, the connection is another one now.
+    fn forget_new(
+        &mut self,
+        decision: &OffloadDecision,
+        connection: &TrackedConnection,
+    ) -> io::Result<()> {
+        let other = if decision.tuple == connection.original {
+            [connection.reply, connection.original.reverse()]
+        } else {
+            [connection.original, connection.reply.reverse()]
+        };
+        let mut is_new = false;
+        for tuple in &other {
+            let found = self.offloads.decision(tuple)?;
+            is_new |= found.is_some_and(|it| is_of_new(it.decision));
+        }
+        if is_new {
+            for tuple in &other {
+                self.offloads.forget(tuple)?;
+            }
         }
         Ok(())
     }
+}
+
+/// Returns whether a decision is about a connection that is not established.
+fn is_of_new(decision: u32) -> bool {
+    [Offloaded::UNREPLIED, StackReason::NotEstablished as u32].contains(&decision)
 }
 
 fn account(pods: &BTreeSet<Address>, tuple: &Tuple, translated: &Tuple) -> Option<Address> {
@@ -294,6 +314,19 @@ mod tests {
         assert_eq!((counts.accepted, counts.translated), (37, 23));
         assert_eq!(counts.unreplied, 30);
         assert_eq!(counts.on_stack, [(StackReason::Marked, 2)].into());
+    }
+
+    #[test]
+    fn decisions_about_new_connections_end_with_the_first_reply() {
+        assert!(is_of_new(Offloaded::UNREPLIED));
+        assert!(is_of_new(StackReason::NotEstablished as u32));
+        for other in [
+            Offloaded::ACCEPTED,
+            Offloaded::BEHIND_NAT,
+            StackReason::Marked as u32,
+        ] {
+            assert!(!is_of_new(other), "{other}");
+        }
     }
 
     #[test]
