@@ -43,7 +43,8 @@ fn outcome(kernel: &mut impl Kernel, changes: &[RouteChange]) -> (Option<Errno>,
 #[test]
 fn routes_to_peers_are_added_replaced_and_removed_as_the_fake_kernel_does() {
     on_a_node(|node| {
-        run("ip link add d0 type dummy");
+        run("ip link add d0 type veth peer name d1");
+        run("ip link set d1 up");
         run("ip address add 192.0.2.1/24 dev d0");
         run("ip address add 2001:db8::1/64 dev d0 nodad");
         run("ip link set d0 up");
@@ -110,7 +111,8 @@ fn routes_to_peers_are_added_replaced_and_removed_as_the_fake_kernel_does() {
 #[test]
 fn thousands_of_routes_are_changed_by_one_step() {
     on_a_node(|node| {
-        run("ip link add d0 type dummy");
+        run("ip link add d0 type veth peer name d1");
+        run("ip link set d1 up");
         run("ip address add 192.0.2.1/24 dev d0");
         run("ip link set d0 up");
         let mut host = node.host();
