@@ -136,7 +136,7 @@ fn an_agent_of_the_packages_oci_image_serves_from_a_root_that_has_nothing_else()
     let agent = Process::start(node, &agent)?;
     let status = format!("chroot {root} /usr/bin/viaductctl status");
     until("the agent of the image answers", || {
-        ensure!(agent.ended()?.is_none(), "the agent has ended");
+        ensure!(agent.ended()?.is_none(), "{}", agent.output());
         Ok(node.call(&status).ok())
     })
     .with_context(|| "no answer")?;
