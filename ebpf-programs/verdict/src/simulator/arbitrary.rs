@@ -215,9 +215,10 @@ fn check_receiver(world: &World, sent: &[u8]) {
     if l2_len == 0 || !is_ours {
         return;
     }
+    // A receiver drops an incomplete header.
     let (source, destination) = match u16::from_be_bytes([sent[12], sent[13]]) {
-        0x0800 => (v4(&sent[26..30]), v4(&sent[30..34])),
-        0x86dd => (v6(&sent[22..38]), v6(&sent[38..54])),
+        0x0800 if sent.len() >= 34 => (v4(&sent[26..30]), v4(&sent[30..34])),
+        0x86dd if sent.len() >= 54 => (v6(&sent[22..38]), v6(&sent[38..54])),
         _ => return,
     };
     if !world.endpoints.contains_key(&destination) || is_other_version(sent) {
