@@ -1,6 +1,6 @@
 //! Drop events: which drops are reported, and what is reported of a packet.
 //!
-//! Parses by itself, and with less care than [`crate::parse`]: a packet may have been dropped
+//! Parses by itself, and with less care than `parse`: a packet may have been dropped
 //! because it is malformed, or before it was parsed at all. What is not there stays zero.
 
 use abi::{

@@ -10,7 +10,7 @@
 //! agent starts another epoch after every change of a table, and after the kernel's notification
 //! of a change of a route, link or neighbour. The programs start another epoch for the [`shard`] of
 //! a flow's tuples when the flow is removed or reopened, or is new between pods. State that only
-//! the kernel has is looked up again at the end of the entry's [`lifetime`] at the latest.
+//! the kernel has is looked up again at the end of the entry's `lifetime` at the latest.
 //!
 //! Packets that hit the cache are counted in [`PendingCounters`] beside the entry, and added to the
 //! flow's entry when the cache entry is replaced. The last acknowledgment number goes the same way.
@@ -100,7 +100,7 @@ pub trait FlowCache {
     /// Returns the index of this CPU's first entry.
     fn first_cache_index(&self) -> u32;
     /// Returns the bucket at this index, which is that of the CPU's first entry and
-    /// [`CachePlace::within`] together. An entry, which may be in no CPU cache, is read only where
+    /// `CachePlace::within` together. An entry, which may be in no CPU cache, is read only where
     /// its tag is that of the key.
     fn cache_bucket(&self, index: u32) -> Bucket;
     /// Replaces the bucket at this index.
@@ -117,7 +117,7 @@ pub trait FlowCache {
     fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32, acknowledgment: u32) -> bool;
     /// Returns the least distance of `sequence` from an acknowledgment number that any CPU has
     /// stored for the flow with this id, for an entry of this bucket; [`u32::MAX`] where there is
-    /// none. `bucket` is [`CachePlace::within`] each CPU.
+    /// none. `bucket` is that of `CachePlace::within`, the same on each CPU.
     fn pending_distance(&mut self, bucket: u32, flow_id: u32, sequence: u32) -> u32;
     /// Sets the pending counters at this index to zero.
     fn clear_pending(&mut self, index: u32);

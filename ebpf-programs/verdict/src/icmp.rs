@@ -62,7 +62,7 @@ pub(crate) fn find<E: Packet + Node + FragmentStore>(
     matches_outer_address(env, work, hook)
 }
 
-/// Drops an error about a packet of a hostport, after [`find`] has found no flow of that packet.
+/// Drops an error about a packet of a hostport, after `find` has found no flow of that packet.
 ///
 /// The stack would find the socket that reserves the port, and Linux 6.1 changes the node's path
 /// MTU by such an error even if the socket ignores it (`IP_PMTUDISC_OMIT`).

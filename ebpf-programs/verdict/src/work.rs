@@ -105,7 +105,7 @@ impl Sampling {
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct PendingSearch {
-    /// [`crate::flow_cache::CachePlace::within`] each CPU.
+    /// The bucket, by `CachePlace::within`: the same on each CPU.
     pub bucket: u32,
     /// [`abi::Flow::flow_id`] of the flow.
     pub flow_id: u32,

@@ -23,13 +23,13 @@ const ROUNDS: usize = 4;
 
 /// Runs the frames of an input through the hooks of the example node.
 ///
-/// The first byte chooses tables; see [`tables`]. Then each step has a header of four bytes and a
+/// The first byte chooses tables; see `tables`. Then each step has a header of four bytes and a
 /// frame: the hook in bits 0 and 1, the interface in bit 2, a tag in bit 3; seconds that pass
 /// before; and the length of the frame, most significant byte first.
 ///
 /// # Panics
 ///
-/// If a frame does not hold what [`check`] and the verdicts promise.
+/// If a frame does not hold what `check` and the verdicts promise.
 pub fn run(input: &[u8]) {
     let Some((tables_of, mut rest)) = input.split_first() else {
         return;
