@@ -27,6 +27,7 @@ mod datagram_flood;
 mod datagrams;
 mod distant_host;
 mod echo;
+mod forwarded;
 mod forwarding_scene;
 mod frame_flood;
 pub mod hostport_matrix;

@@ -109,27 +109,9 @@ impl Node {
 
     /// Returns how many packets the stack has forwarded and the bridge has sent to pods.
     fn through_the_stack(&self, family: usize) -> Result<u64> {
-        Ok(
-            self.forwarded(family)?
-                + self.bridged(&self.server)?
-                + self.bridged(&self.published)?,
-        )
-    }
-
-    fn forwarded(&self, family: usize) -> Result<u64> {
-        if family == 1 {
-            let table = self.node().call("cat /proc/net/snmp6")?;
-            return number(&table, "Ip6OutForwDatagrams");
-        }
-        let table = self.node().call("cat /proc/net/snmp")?;
-        let mut lines = table.lines().filter(|line| line.starts_with("Ip:"));
-        let (names, values) = (lines.next(), lines.next());
-        let mut columns = names.iter().flat_map(|line| line.split_whitespace());
-        let at = columns.position(|name| name == "ForwDatagrams");
-        let value = values
-            .zip(at)
-            .and_then(|(line, at)| line.split_whitespace().nth(at));
-        Ok(value.context("no ForwDatagrams")?.parse()?)
+        Ok(self.node().forwarded(family)?
+            + self.bridged(&self.server)?
+            + self.bridged(&self.published)?)
     }
 
     fn bridged(&self, pod: &Pod) -> Result<u64> {
@@ -142,12 +124,6 @@ impl Node {
             .as_u64()
             .with_context(|| format!("no packets in {shown}"))
     }
-}
-
-fn number(table: &str, name: &str) -> Result<u64> {
-    let line = table.lines().find(|line| line.starts_with(name));
-    let value = line.and_then(|line| line.split_whitespace().nth(1));
-    Ok(value.with_context(|| format!("no {name}"))?.parse()?)
 }
 
 #[test]

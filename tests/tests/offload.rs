@@ -97,29 +97,9 @@ impl Node {
 
     /// Returns how many packets the stack forwards during [`EXCHANGES`] exchanges.
     fn forwarded(&self, family: usize, connection: &Connection) -> Result<u64> {
-        let before = self.forwarded_in_all(family)?;
+        let before = self.node().forwarded(family)?;
         (0..EXCHANGES).try_for_each(|_| connection.exchange())?;
-        Ok(self.forwarded_in_all(family)? - before)
-    }
-
-    fn forwarded_in_all(&self, family: usize) -> Result<u64> {
-        let (file, name) = [
-            ("/proc/net/netstat /proc/net/snmp", "ForwDatagrams"),
-            ("/proc/net/snmp6", "Ip6OutForwDatagrams"),
-        ][family];
-        let table = self.node().call(&format!("cat {file}"))?;
-        if family == 1 {
-            let line = table.lines().find(|line| line.starts_with(name));
-            let value = line.and_then(|line| line.split_whitespace().nth(1));
-            return Ok(value.context("no counter")?.parse()?);
-        }
-        let mut lines = table.lines().filter(|line| line.starts_with("Ip:"));
-        let (names, values) = (lines.next(), lines.next());
-        let at = names.and_then(|line| line.split_whitespace().position(|it| it == name));
-        let value = at
-            .zip(values)
-            .and_then(|(at, line)| line.split_whitespace().nth(at));
-        Ok(value.context("no counter")?.parse()?)
+        Ok(self.node().forwarded(family)? - before)
     }
 
     fn until_offloaded(&self, family: usize, connection: &Connection) -> Result<()> {

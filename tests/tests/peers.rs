@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::cluster::{Cluster, ClusterNode, peer};
+use e2e::cluster::{Cluster, peer};
 use e2e::{Agent, Machine, Sandbox, UPLINK, patient, until};
 use serde_json::{Value, json};
 
@@ -129,41 +129,19 @@ fn packets_that_a_pod_sends_to_a_peer_bypass_the_stack_of_its_node() -> Result<(
         let sink = second.pod.machine.run(|| UdpSocket::bind(to))?;
         sink.set_read_timeout(Some(patient(Duration::from_secs(5))))?;
         let client = first.pod.machine.run(|| e2e::udp_socket(0, to))?;
-        let before = forwarded(first, family)?;
+        let before = first.sandbox.node.forwarded(family)?;
         for _ in 0..EXCHANGES {
             client.send(b"datagram")?;
             let (_, from) = sink.recv_from(&mut [0; 16])?;
             ensure!(from.ip() == first.pod.addresses[family], "{from}");
         }
-        let through = forwarded(first, family)? - before;
+        let through = first.sandbox.node.forwarded(family)? - before;
         ensure!(
             through < EXCHANGES / 2,
             "family {family}: {through} packets were forwarded"
         );
     }
     Ok(())
-}
-
-/// Returns how many packets the node's stack has forwarded.
-fn forwarded(node: &ClusterNode, family: usize) -> Result<u64> {
-    let machine = &node.sandbox.node;
-    if family == 1 {
-        let table = machine.call("cat /proc/net/snmp6")?;
-        let line = table
-            .lines()
-            .find(|line| line.starts_with("Ip6OutForwDatagrams"));
-        let value = line.and_then(|line| line.split_whitespace().nth(1));
-        return Ok(value.context("no Ip6OutForwDatagrams")?.parse()?);
-    }
-    let table = machine.call("cat /proc/net/snmp")?;
-    let mut lines = table.lines().filter(|line| line.starts_with("Ip:"));
-    let (names, values) = (lines.next(), lines.next());
-    let mut columns = names.iter().flat_map(|line| line.split_whitespace());
-    let at = columns.position(|name| name == "ForwDatagrams");
-    let value = values
-        .zip(at)
-        .and_then(|(line, at)| line.split_whitespace().nth(at));
-    Ok(value.context("no ForwDatagrams")?.parse()?)
 }
 
 #[test]

@@ -2,13 +2,12 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::finding::Outcome;
 use super::plan::Cell;
 use super::reason::{Drops, Reason};
-use crate::render::table::text_of;
+use crate::render::table::{borderless, text_of};
 
 /// Result of all checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -147,12 +146,7 @@ pub(crate) fn render(report: &Report, width: Option<u16>) -> String {
 }
 
 fn table(checks: &[Check], width: Option<u16>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    if let Some(width) = width {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(width);
-    }
+    let mut table = borderless(width);
     table.set_header(["RESULT", "CHECK", "FAMILY", "PROTOCOL", "FOUND"]);
     for check in checks {
         let Check {

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use comfy_table::{ContentArrangement, Table, presets};
 use model::{DegradedReason, NodeCheck};
 use serde::Serialize;
 
-use crate::render::table::text_of;
+use crate::render::table::{borderless, text_of};
 
 /// Result of all checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -166,12 +165,7 @@ pub(crate) fn render(report: &Report, width: Option<u16>) -> String {
 }
 
 fn table(checks: &[Check], width: Option<u16>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    if let Some(width) = width {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(width);
-    }
+    let mut table = borderless(width);
     for check in checks {
         let word = check.reason.as_ref().unwrap_or(&check.name);
         let finding = match check.advice.as_str() {

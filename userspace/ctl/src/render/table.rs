@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use comfy_table::{Cell, CellAlignment, Row, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Row, Table, presets};
 
 /// How a table is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +32,24 @@ pub(crate) fn styled_table(
     rows: impl Iterator<Item = Row>,
     style: TableStyle,
 ) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
+    let mut table = borderless(None);
     if style.headers {
         table.set_header(header.iter().copied());
     }
     table.add_rows(rows);
     text_of(table)
+}
+
+/// Returns an empty table without borders, whose cells are wrapped at `width` columns, if there is
+/// one.
+pub(crate) fn borderless(width: Option<u16>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if let Some(width) = width {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width);
+    }
+    table
 }
 
 /// Returns the lines of a table, with two spaces between columns and none at the end.
