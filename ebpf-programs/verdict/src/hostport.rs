@@ -111,14 +111,8 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportM
 /// and 127.0.0.0/8 never is on a wire.
 #[inline(always)]
 pub(crate) fn find_owner<E: Node>(node: &mut E, work: &mut Work) -> HostportMatch {
-    match work.headers.transport {
-        Transport::Tcp | Transport::Udp | Transport::Sctp => {}
-        Transport::None
-        | Transport::EchoRequest
-        | Transport::EchoReply
-        | Transport::IcmpError
-        | Transport::IcmpOther
-        | Transport::Portless => return HostportMatch::None,
+    if !work.headers.transport.has_ports() {
+        return HostportMatch::None;
     }
     if is_loopback(&work.headers.tuple.destination) || !row_cache::find_hostport(node, work) {
         return HostportMatch::None;
@@ -244,7 +238,9 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     work.pair
         .fill(&work.headers.tuple, &work.translated, &terms);
     match flow::insert(node, work) {
-        Ok(false) if !dnat && (!has_ports(work) || is_opened_by_pod(node, work)) => {
+        Ok(false)
+            if !dnat && (!work.headers.transport.has_ports() || is_opened_by_pod(node, work)) =>
+        {
             // The pod itself has opened this flow, and its entry serves both.
             work.translated = work.headers.tuple;
             Ok(true)
@@ -265,15 +261,6 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
 fn is_translated(work: &Work) -> bool {
     let to = &work.headers.tuple;
     to.destination != work.hostport.address || to.destination_port != work.hostport.port
-}
-
-/// Returns whether the packet has ports, so that its source port can be replaced.
-#[inline(always)]
-const fn has_ports(work: &Work) -> bool {
-    matches!(
-        work.headers.transport,
-        Transport::Tcp | Transport::Udp | Transport::Sctp
-    )
 }
 
 /// Returns whether the replies' tuple is that of a flow which the pod has opened.

@@ -68,14 +68,8 @@ pub(crate) fn find<E: Packet + Node + FragmentStore>(
 /// MTU by such an error even if the socket ignores it (`IP_PMTUDISC_OMIT`).
 #[inline(always)]
 pub fn check_quoted_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
-    match work.embedded.transport {
-        Transport::Tcp | Transport::Udp | Transport::Sctp => {}
-        Transport::None
-        | Transport::EchoRequest
-        | Transport::EchoReply
-        | Transport::IcmpError
-        | Transport::IcmpOther
-        | Transport::Portless => return Ok(()),
+    if !work.embedded.transport.has_ports() {
+        return Ok(());
     }
     let quoted = &work.embedded.tuple;
     let key = HostportKey::new(quoted.source, quoted.source_port, quoted.protocol);

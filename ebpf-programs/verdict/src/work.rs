@@ -209,6 +209,15 @@ pub enum Transport {
     Portless = 8,
 }
 
+impl Transport {
+    /// Returns whether the header has ports, so that the packet can be of a hostport, and its
+    /// source port can be replaced.
+    #[inline(always)]
+    pub(crate) const fn has_ports(self) -> bool {
+        matches!(self, Self::Tcp | Self::Udp | Self::Sctp)
+    }
+}
+
 /// Whether a packet is a fragment, and which.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(u8)]
