@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use abi::maps;
+use abi::{HELD_PART, HELD_PARTS, maps};
 use anyhow::{Context as _, Result, anyhow};
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
@@ -25,6 +25,10 @@ pub(crate) const REDIRECT: i32 = 7;
 /// interface index, in bytes.
 const CONTEXT_LEN: usize = 176;
 const INTERFACE_AT: usize = 40;
+
+/// The longest fragment that a program holds, in bytes. The program may write it over a packet that
+/// is shorter.
+const LONGEST_HELD: usize = HELD_PART * HELD_PARTS as usize;
 
 /// Returns the path of the object: `VIADUCT_BPF_OBJECT`, or the output of `cargo xtask build`.
 pub(crate) fn path() -> PathBuf {
@@ -71,7 +75,7 @@ impl Object {
         interface: u32,
         packet: &[u8],
     ) -> Result<(i32, Vec<u8>)> {
-        let mut out = vec![0; packet.len() + 64];
+        let mut out = vec![0; packet.len().max(LONGEST_HELD) + 64];
         let mut context = [0; CONTEXT_LEN];
         context[INTERFACE_AT..INTERFACE_AT + 4].copy_from_slice(&interface.to_ne_bytes());
         let options = TestRunOptions {
