@@ -79,6 +79,7 @@ fn run(options: Options) -> Result<()> {
     }
     let config = Config::load(options.clone())?;
     let log_level = log::start(log::parse_filter(&config.log_level)?);
+    process::memory::disable_huge_pages();
     let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;
     // Before records and pins are opened: two agents that write would undo each other's work.

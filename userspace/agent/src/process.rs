@@ -6,6 +6,7 @@ pub(crate) mod installation;
 pub(crate) mod instance_lock;
 pub(crate) mod lifecycle;
 pub(crate) mod offload;
+pub(crate) mod memory;
 pub(crate) mod sandbox;
 pub(crate) mod service_manager;
 pub(crate) mod start;
