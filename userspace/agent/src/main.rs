@@ -30,6 +30,7 @@ use kernel::RuleReader;
 
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
+use crate::cni::refused_adds::RefusedAdds;
 use crate::cni::spool::SpoolReplay;
 use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
@@ -112,6 +113,7 @@ fn run(options: Options) -> Result<()> {
         rules: RuleReader::new(&config.bpffs),
         offload_counts: process::background::start_threads(&config.bpffs),
         features,
+        refused_adds: RefusedAdds::default(),
         replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
         installed_files: InstalledFiles::of(&config),
         installation: Installation::of(&config),
