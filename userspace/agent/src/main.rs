@@ -79,7 +79,7 @@ fn run(options: Options) -> Result<()> {
         return print(&text);
     }
     let config = Config::load(options.clone())?;
-    let log_level = log::start(log::parse_filter(&config.log_level)?);
+    let log_level = log::start(log::parse_filter(&config.log_level)?, config.log_format);
     process::memory::disable_huge_pages();
     let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;
