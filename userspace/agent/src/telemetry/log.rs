@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry, fmt as lines, reload};
 
-use crate::process::service_manager;
+use crate::process::{last_failure, service_manager};
 
 mod log_filter;
 mod log_format;
@@ -194,6 +194,7 @@ pub(crate) fn log_fatal(error: &Error) {
         write_fatal(Priority::Error, &format!("viaductd: {text}"));
     }
     let line = one_line(&text);
+    last_failure::record(&line);
     service_manager::notify(service_manager::Notification::Status(&line));
 }
 
