@@ -19,7 +19,7 @@ use planner::{
 };
 
 use crate::cni::file_watch::Directories;
-use crate::telemetry::log;
+use crate::telemetry::log::{self, LogFormat};
 use declare::{KeyValue, Rule, config, keys};
 use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
 
@@ -253,6 +253,9 @@ keys! {
     /// target=level, such as info,engine=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
+    /// Format of log lines: text, or json (an object for each event) [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
 }
 
 config! {
@@ -299,6 +302,8 @@ config! {
         default: limit_keys::rates("default", keys.ingress_default, keys.egress_default)?,
         ceiling: limit_keys::rates("ceiling", keys.ingress_ceiling, keys.egress_ceiling)?,
     },
+    Restart "log-format" => log_format: LogFormat =
+        mode("log-format", keys.log_format, LogFormat::Text)?,
     Restart "datapath-object" => datapath_object: Option<PathBuf> = keys.datapath_object,
     /// Directories of CNI configurations and plugins.
     Restart "cni-conf-dir, cni-bin-dir" => installation: Directories = Directories {

@@ -30,6 +30,7 @@ use kernel::RuleReader;
 
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
+use crate::cni::refused_adds::RefusedAdds;
 use crate::cni::spool::SpoolReplay;
 use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
@@ -78,7 +79,8 @@ fn run(options: Options) -> Result<()> {
         return print(&text);
     }
     let config = Config::load(options.clone())?;
-    let log_level = log::start(log::parse_filter(&config.log_level)?);
+    let log_level = log::start(log::parse_filter(&config.log_level)?, config.log_format);
+    process::memory::disable_huge_pages();
     let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;
     // Before records and pins are opened: two agents that write would undo each other's work.
@@ -111,6 +113,7 @@ fn run(options: Options) -> Result<()> {
         rules: RuleReader::new(&config.bpffs),
         offload_counts: process::background::start_threads(&config.bpffs),
         features,
+        refused_adds: RefusedAdds::default(),
         replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
         installed_files: InstalledFiles::of(&config),
         installation: Installation::of(&config),

@@ -5,6 +5,7 @@ mod drops;
 mod flows;
 mod netavark;
 mod overload;
+mod refused_adds;
 mod why;
 
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ use tokio::sync::mpsc;
 
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
+use crate::cni::refused_adds::RefusedAdds;
 use crate::cni::spool::SpoolReplay;
 use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
@@ -166,6 +168,7 @@ fn serve(
         rules: RuleReader::new(&config.bpffs),
         offload_counts: Arc::default(),
         features: Features::default(),
+        refused_adds: RefusedAdds::default(),
         replay: SpoolReplay::of(Spool::for_socket(&socket)),
         installed_files: InstalledFiles::of(config),
         installation: crate::process::installation::Installation::of(config),

@@ -37,7 +37,7 @@ pub use migration::{KeepConnections, KeptConnections, TranslatedConnection};
 pub use peer::{PeerCount, PeerSetting, PeerView};
 pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
-    InterfaceQuery, MAX_REQUEST, NETAVARK, TRY_AGAIN_LATER, read_only_socket,
+    InterfaceQuery, LAST_FAILURE, MAX_REQUEST, NETAVARK, TRY_AGAIN_LATER, read_only_socket,
 };
 pub use setting::{
     BandwidthSetting, BypassSetting, HairpinModeSetting, LogLevelSetting, PodCidrs, Reloaded,

@@ -10,6 +10,9 @@ use serde_json::value::RawValue;
 /// Default path of the agent's Unix socket.
 pub const DEFAULT_SOCKET: &str = "/run/viaduct/viaduct.sock";
 
+/// Name of the file with the error that ended the last agent, in the runtime directory of its unit.
+pub const LAST_FAILURE: &str = "last-failure";
+
 /// Returns the default path of the read-only socket of an agent that listens on `socket`: its name
 /// with `-ro` before the extension, such as `/run/viaduct/viaduct-ro.sock`.
 pub fn read_only_socket(socket: &Path) -> PathBuf {

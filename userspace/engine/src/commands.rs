@@ -78,6 +78,8 @@ commands! {
         ["ADD", Some(&intent.key), add] |engine| engine.add(&intent, now);
     Complete(intent: Box<Intent>) -> Attachment
         ["ADD", Some(&intent.key), change] |engine| engine.complete(&intent);
+    MakeBridge(intent: Box<Intent>) -> ()
+        ["ADD", Some(&intent.key), change] |engine| engine.make_bridge(&intent);
     Del(key: AttachmentKey) -> ()
         ["DEL", Some(key), change] |engine| engine.del(&key);
     Check(key: AttachmentKey, wanted: Option<BTreeSet<Cidr>>) -> Attachment

@@ -11,6 +11,7 @@
 //! This module reads no clock: callers pass the time.
 
 mod migration;
+mod refused_add;
 
 use std::collections::BTreeSet;
 use std::io;

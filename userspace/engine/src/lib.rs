@@ -46,6 +46,7 @@ mod peers;
 mod peers_status;
 mod ports;
 mod reconcile;
+mod refused_add;
 mod removal;
 mod report;
 mod setting;

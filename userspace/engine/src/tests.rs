@@ -17,6 +17,7 @@ mod model;
 mod overrides;
 mod peers;
 mod ports;
+mod refused_adds;
 mod sockets;
 mod standby_ports;
 mod tcx_fast_path;

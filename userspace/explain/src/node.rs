@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abi::{ClockEntry, Direction, FlowFlags, maps};
-use steps::DatapathTables;
-use verdict::simulator::{Place, SharedBucket, Simulator, World};
+use steps::{DatapathTables, LookupTables};
+use verdict::simulator::{Place, SharedBucket, Simulator, Tables, World};
 
 use crate::explanation::{HookRun, HookTrace};
 use crate::recorder::Recorder;
@@ -88,6 +88,26 @@ pub(crate) const fn program(place: Place) -> &'static str {
     }
 }
 
+macro_rules! simulated {
+    ($($map:ident: $key:tt, $value:tt, $lookup:ident, $rows:ident;)*) => {
+        /// Returns the tables of the simulator: one for each lookup in the list of maps.
+        fn simulated(copied: LookupTables) -> Tables {
+            Tables {
+                $($rows: copied.$rows,)*
+            }
+        }
+
+        /// Returns a copy of the tables of a simulator.
+        #[cfg(test)]
+        pub(crate) fn copied(simulated: &Tables) -> LookupTables {
+            LookupTables {
+                $($rows: simulated.$rows.clone(),)*
+            }
+        }
+    };
+}
+abi::for_each_lookup!(simulated);
+
 /// Returns the simulated node with these tables.
 fn world(tables: DatapathTables, links: &BTreeMap<u32, LinkFacts>) -> World {
     let mut world = World::default();
@@ -122,17 +142,9 @@ fn world(tables: DatapathTables, links: &BTreeMap<u32, LinkFacts>) -> World {
         .iter()
         .map(|(index, link)| (*index, link.mtu))
         .collect();
-    let lookups = verdict::simulator::Tables {
-        interfaces: tables.interfaces,
-        endpoints: tables.endpoints,
-        hostports: tables.hostports,
-        networks: tables.networks,
-        egress: tables.egress,
-        uplinks: tables.uplinks,
-    };
     World {
         settings: tables.settings,
-        tables: lookups,
+        tables: simulated(tables.lookups),
         locals: tables.locals,
         prefixes: tables.prefixes,
         flows: tables.flows,

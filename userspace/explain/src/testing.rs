@@ -78,12 +78,7 @@ pub(crate) fn snapshot(world: &World) -> Snapshot {
             .filter(|(_, pod)| pod.generation != 0)
             .map(|(slot, pod)| (slot, *pod))
             .collect(),
-        interfaces: world.interfaces.clone(),
-        endpoints: world.endpoints.clone(),
-        hostports: world.hostports.clone(),
-        networks: world.networks.clone(),
-        egress: world.egress.clone(),
-        uplinks: world.uplinks.clone(),
+        lookups: crate::node::copied(&world.tables),
         locals: world.locals.clone(),
         prefixes: world.prefixes.clone(),
         flows: world.flows.clone(),

@@ -36,7 +36,7 @@ mod tracked_connection;
 mod xdp_prefilter;
 
 pub use announcement::Announcement;
-pub use datapath_tables::DatapathTables;
+pub use datapath_tables::{DatapathTables, LookupTables};
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
 pub use flow::{FlowEndpoints, FlowFilter, FlowKind, FlowState, FlowTable, LiveFlow, Traffic};
 pub use forwarding::{

@@ -304,6 +304,9 @@ impl App {
             read_all_into(&self.file_access, &mut intent).await?;
         }
         let dns = self.dns(&request).await?;
+        let version = request.config.header.version;
+        // Behind all other checks: an invalid configuration makes no bridge.
+        self.refuse_inexpressible(&intent, version).await?;
         let awaits_addresses = intent.requested.awaits_addresses;
         let attachment = if request.lease.is_some() {
             self.handle.complete(intent).await?
@@ -330,7 +333,6 @@ impl App {
             dns: &dns,
             implied: &implied(&request),
         };
-        let version = request.config.header.version;
         match &request.prev_result {
             None => Ok(outcome.to_json(version)),
             Some(earlier) => {
@@ -372,7 +374,10 @@ impl App {
         if let Some(leases) = HostLocalLeases::of(request.target.header(), &self.file_access) {
             leases.release(&key).await;
         }
-        Ok(String::new())
+        match self.refused_adds.take(&key) {
+            Some(reason) => Err(Error::from(reason).into()),
+            None => Ok(String::new()),
+        }
     }
 
     async fn check(&self, request: CheckRequest) -> Result<String, Failure> {

@@ -17,7 +17,7 @@ use store::Store;
 use crate::config::Config;
 use crate::http::socket;
 use crate::process::installation::{Installation, Report};
-use crate::process::start;
+use crate::process::{last_failure, start};
 
 /// Pins and records, which are removed after the engine has closed them.
 #[derive(Clone, Debug)]
@@ -55,6 +55,7 @@ impl InstalledFiles {
                 .with_context(|| format!("cannot remove {}", file.display()))?;
             crash::point_at("remove-records");
         }
+        last_failure::remove(&self.state_dir).context("cannot remove the last failure")?;
         // Its DELs are of attachments that are gone.
         self.spool.clear().context("cannot remove the spool")?;
         remove_if_empty(&self.state_dir)
