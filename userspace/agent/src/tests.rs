@@ -167,7 +167,7 @@ fn serve(
         offload_counts: Arc::default(),
         features: Features::default(),
         replay: SpoolReplay::of(Spool::for_socket(&socket)),
-        installed_files: InstalledFiles::of(config),
+        installed_files: InstalledFiles::of(config, None),
         installation: crate::process::installation::Installation::of(config),
         events: Arc::default(),
         metrics: crate::telemetry::metrics::Metrics::default(),

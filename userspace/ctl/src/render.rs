@@ -95,6 +95,10 @@ pub(crate) fn event(event: &Event) -> String {
         message,
         ..
     } = event;
+    let subject = match &event.pod {
+        Some(PodView { namespace, name }) => format!("{namespace}/{name} ({subject})"),
+        None => subject.clone(),
+    };
     let text = format!(
         "{at}  {action:<9} {:<10} {subject}  {message}",
         event.outcome.word()
