@@ -4,6 +4,7 @@
 mod bypass;
 mod drops;
 mod features;
+mod flows;
 mod losses;
 mod peers;
 mod ports;
@@ -16,19 +17,19 @@ mod why;
 use std::fmt::{Display, Write};
 
 use api::{
-    AttachmentView, Degraded, Event, FlowTableView, FlowView, FlowsView, ForwardingView,
-    HostportView, NetworkView, OperationView, Outcome, PodFlowsView, PodView, Reconcile, Reloaded,
-    Status, Uninstalled, UplinkView,
+    AttachmentView, Degraded, Event, ForwardingView, HostportView, NetworkView, OperationView,
+    Outcome, PodView, Reconcile, Reloaded, Status, Uninstalled, UplinkView,
 };
 use comfy_table::Row;
 
-use table::{number, row, styled_table, text};
+use table::styled_table;
 
 pub(crate) use drops::dropped;
+pub(crate) use flows::{flow_table, flows};
 pub(crate) use peers::peers;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
-pub(crate) use table::{TableStyle, table};
+pub(crate) use table::{TableStyle, number, row, table, text};
 pub(crate) use versions::version;
 pub(crate) use why::why;
 
@@ -167,68 +168,6 @@ pub(crate) fn list(attachments: &[AttachmentView], style: TableStyle) -> String 
     styled_table(&header, rows, style)
 }
 
-/// Renders flows, one line each.
-pub(crate) fn flows(view: &FlowsView, style: TableStyle) -> String {
-    if view.flows.is_empty() && view.matching == 0 {
-        return "No flows.\n".to_owned();
-    }
-    let header = [
-        "POD",
-        "PROTO",
-        "STATE",
-        "SOURCE",
-        "DESTINATION",
-        "TRANSLATED",
-        "AGE",
-        "IDLE",
-        "SENT",
-        "REPLIES",
-    ];
-    let mut text = styled_table(&header, view.flows.iter().map(flow), style);
-    let shown = u64::try_from(view.flows.len()).unwrap_or(u64::MAX);
-    if shown < view.matching {
-        let rest = view.matching - shown;
-        writeln!(text, "and {rest} more: see --limit").expect("a String takes every text");
-    }
-    text
-}
-
-/// Renders the usage of the flow table: entries in total, flows and evictions per pod.
-pub(crate) fn flow_table(view: &FlowTableView, style: TableStyle) -> String {
-    let FlowTableView {
-        entries,
-        used_entries,
-        quota,
-        pods,
-    } = view;
-    let header = ["POD", "FLOWS", "QUOTA", "EVICTED"];
-    let line = |pod: &PodFlowsView| {
-        row([
-            text(pod_name(pod.pod.as_ref(), Some(&pod.container_id))),
-            number(pod.flows),
-            number(quota),
-            number(pod.evicted_flows),
-        ])
-    };
-    let usage = format!("{used_entries} of {entries} entries used, 2 per flow\n");
-    usage + &styled_table(&header, pods.iter().map(line), style)
-}
-
-fn flow(view: &FlowView) -> Row {
-    row([
-        text(pod_name(view.pod.as_ref(), view.container_id.as_ref())),
-        text(&view.protocol),
-        text(&view.state),
-        text(&view.seen.source),
-        text(&view.seen.destination),
-        text(translation(view)),
-        number(duration(view.age_seconds.into())),
-        number(duration(view.idle_seconds.into())),
-        number(traffic(view.sent_packets, view.sent_bytes)),
-        number(traffic(view.answered_packets, view.answered_bytes)),
-    ])
-}
-
 /// Returns the pod as `namespace/name`, or else the short container ID.
 fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> String {
     match (pod, container) {
@@ -238,17 +177,23 @@ fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> String {
     }
 }
 
-/// Returns the translated source and destination, each only where translation changed it.
-fn translation(view: &FlowView) -> String {
-    let (seen, translated) = (&view.seen, &view.translated);
-    let mut changes = Vec::new();
-    if seen.source != translated.source {
-        changes.push(format!("from {}", translated.source));
+/// Formats bits per second with at most three digits and a decimal unit prefix.
+pub(crate) fn bits(rate: f64) -> String {
+    let units = ["", "k", "M", "G", "T", "P"];
+    let mut rate = rate;
+    let mut unit = units[0];
+    for larger in &units[1..] {
+        if rate < 999.5 {
+            break;
+        }
+        rate /= 1_000.0;
+        unit = larger;
     }
-    if seen.destination != translated.destination {
-        changes.push(format!("to {}", translated.destination));
+    if rate < 9.95 && !unit.is_empty() {
+        format!("{rate:.1}{unit}")
+    } else {
+        format!("{rate:.0}{unit}")
     }
-    join(changes.into_iter())
 }
 
 fn traffic(packets: u64, bytes: u64) -> String {
