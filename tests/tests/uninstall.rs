@@ -224,8 +224,8 @@ fn kept_events(node: &Machine, agent: &Agent) -> Result<Vec<Value>> {
     })
 }
 
-/// Damages the file of the events between two starts of the agent: it is set aside, the other events
-/// stay, and the damage is logged and an event.
+/// Damages the file of the events between two starts of the agent: it is set aside, the other
+/// events stay, and the damage is logged and an event.
 fn damage_events(node: &Machine, agent: &mut Agent, before: &[Value]) -> Result<()> {
     kept_events(node, agent)?;
     agent.kill()?;

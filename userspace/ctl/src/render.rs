@@ -5,6 +5,7 @@ mod bypass;
 mod drops;
 mod features;
 mod flows;
+mod format;
 mod losses;
 mod peers;
 mod ports;
@@ -22,10 +23,12 @@ use api::{
 };
 use comfy_table::Row;
 
+use format::{duration, join, pod_name};
 use table::styled_table;
 
 pub(crate) use drops::dropped;
 pub(crate) use flows::{flow_table, flows};
+pub(crate) use format::{bits, short_id};
 pub(crate) use peers::peers;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
@@ -166,44 +169,6 @@ pub(crate) fn list(attachments: &[AttachmentView], style: TableStyle) -> String 
         .collect();
     let rows = attachments.iter().map(|view| attachment(view, style));
     styled_table(&header, rows, style)
-}
-
-/// Returns the pod as `namespace/name`, or else the short container ID.
-fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> String {
-    match (pod, container) {
-        (Some(pod), _) => format!("{}/{}", pod.namespace, pod.name),
-        (None, Some(container)) => short_id(container),
-        (None, None) => "(node)".to_owned(),
-    }
-}
-
-/// Formats bits per second with at most three digits and a decimal unit prefix.
-pub(crate) fn bits(rate: f64) -> String {
-    let units = ["", "k", "M", "G", "T", "P"];
-    let mut rate = rate;
-    let mut unit = units[0];
-    for larger in &units[1..] {
-        if rate < 999.5 {
-            break;
-        }
-        rate /= 1_000.0;
-        unit = larger;
-    }
-    if rate < 9.95 && !unit.is_empty() {
-        format!("{rate:.1}{unit}")
-    } else {
-        format!("{rate:.0}{unit}")
-    }
-}
-
-fn traffic(packets: u64, bytes: u64) -> String {
-    let (amount, unit) = match bytes {
-        0..=9_999 => (bytes, "B"),
-        10_000..=9_999_999 => (bytes / 1_000, "kB"),
-        10_000_000..=9_999_999_999 => (bytes / 1_000_000, "MB"),
-        _ => (bytes / 1_000_000_000, "GB"),
-    };
-    format!("{packets} ({amount} {unit})")
 }
 
 fn health(degraded: &[Degraded]) -> String {
@@ -363,15 +328,6 @@ fn attachment(view: &AttachmentView, style: TableStyle) -> Row {
         .chain(wide.into_iter().filter(|_| style.wide)))
 }
 
-/// Returns the first 12 characters of a container ID. IDs of `viaductctl cni` differ behind a
-/// common prefix, so they are whole.
-pub(crate) fn short_id(container_id: &str) -> String {
-    if container_id.starts_with(crate::cni::ID_PREFIX) {
-        return container_id.to_owned();
-    }
-    container_id.chars().take(12).collect()
-}
-
 fn owner(view: &AttachmentView) -> String {
     pod_name(view.pod.as_ref(), Some(&view.container_id))
 }
@@ -388,32 +344,8 @@ fn port(port: &HostportView) -> String {
     )
 }
 
-/// Formats a duration with its two largest units, for example `1 h 5 min`.
-fn duration(seconds: u64) -> String {
-    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
-    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
-    if days > 0 {
-        format!("{days} d {hours} h")
-    } else if hours > 0 {
-        format!("{hours} h {minutes} min")
-    } else if minutes > 0 {
-        format!("{minutes} min {rest} s")
-    } else {
-        format!("{rest} s")
-    }
-}
-
 fn line(text: &mut String, label: &str, value: impl Display) {
     writeln!(text, "{label:<13}{value}").expect("a String takes every text");
-}
-
-/// Joins items with commas; `-` if there are none, so that the number of columns is constant.
-fn join(items: impl Iterator<Item = String>) -> String {
-    let items: Vec<String> = items.collect();
-    if items.is_empty() {
-        return "-".to_owned();
-    }
-    items.join(",")
 }
 
 #[cfg(test)]

@@ -17,8 +17,7 @@ pub(super) fn with_rates(
 ) -> (FlowsView, Vec<f64>) {
     let earlier: BTreeMap<Key<'_>, &FlowView> =
         before.flows.iter().map(|flow| (key(flow), flow)).collect();
-    let flows = std::mem::take(&mut now.flows);
-    let mut flows: Vec<(f64, FlowView)> = flows
+    let mut flows: Vec<(f64, FlowView)> = std::mem::take(&mut now.flows)
         .into_iter()
         .map(|flow| (rate(earlier.get(&key(&flow)).copied(), &flow, span), flow))
         .collect();

@@ -4,7 +4,7 @@ use api::{DropEvent, EndsView};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::pod_name;
+use super::format::pod_name;
 
 /// Renders an event as one line: time, pod, program, reason, packet; and, if `with_advice`, a line
 /// with what to do.

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use api::{FlowTableView, FlowView, FlowsView, PodFlowsView};
 use comfy_table::Row;
 
+use super::format::{bits, duration, join, pod_name, traffic};
 use super::table::{TableStyle, number, row, styled_table, text};
-use super::{bits, duration, join, pod_name, traffic};
 
 /// Renders flows, one line each. `rates` has the bits per second of each flow, where they were
 /// measured.
@@ -14,7 +14,7 @@ pub(crate) fn flows(view: &FlowsView, rates: Option<&[f64]>, style: TableStyle) 
     if view.flows.is_empty() && view.matching == 0 {
         return "No flows.\n".to_owned();
     }
-    let header = [
+    let columns = [
         "POD",
         "PROTO",
         "STATE",
@@ -27,7 +27,7 @@ pub(crate) fn flows(view: &FlowsView, rates: Option<&[f64]>, style: TableStyle) 
         "SENT",
         "REPLIES",
     ];
-    let header: Vec<&str> = header.into_iter().chain(rates.map(|_| "BIT/s")).collect();
+    let header: Vec<&str> = columns.into_iter().chain(rates.map(|_| "BIT/s")).collect();
     let rows = view.flows.iter().enumerate().map(|(index, view)| {
         let mut row = flow(view);
         if let Some(rates) = rates {

@@ -283,12 +283,15 @@ pub(super) fn plain(pods: &[&PodRates]) -> String {
                 used.unwrap_or_else(|| "-".to_owned()),
             ]
         };
-        let numbers = direction(&pod.tx).into_iter().chain(direction(&pod.rx));
-        let numbers = numbers.chain([
+        let of_limits = [
             count(pod.tx.marked + pod.rx.marked),
             count(pod.tx.paced + pod.rx.paced),
             count(pod.dropped()),
-        ]);
+        ];
+        let numbers = direction(&pod.tx)
+            .into_iter()
+            .chain(direction(&pod.rx))
+            .chain(of_limits);
         render::row([text(&pod.pod)].into_iter().chain(numbers.map(number)))
     });
     render::table(&header, rows)

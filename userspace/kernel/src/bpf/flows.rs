@@ -41,8 +41,11 @@ impl FlowReader {
 
     /// Adds what decides how the packets of flows get through the node.
     fn with_paths(&self, mut table: FlowTable) -> io::Result<FlowTable> {
-        let settings: List<Settings> = map::open(&self.pin, &maps::SETTINGS)?;
-        let settings = settings.get(&0, ANY).map_err(|error| io_error(&error))?.0;
+        let only_element: List<Settings> = map::open(&self.pin, &maps::SETTINGS)?;
+        let settings = only_element
+            .get(&0, ANY)
+            .map_err(|error| io_error(&error))?
+            .0;
         table.bypasses = settings.flags & SettingsFlags::BYPASS != 0;
         if settings.flags & SettingsFlags::OFFLOAD != 0 {
             let offloaded: Hash<Tuple, Offloaded> = map::open(&self.pin, &maps::OFFLOADED)?;

@@ -231,7 +231,7 @@ impl Writer {
         }
     }
 
-    /// Writes until the last handle is dropped, or until it is told to finish.
+    /// Writes until the last handle is dropped, or until [`Command::Finish`].
     fn run(mut self, commands: &Receiver<Command>) {
         for command in commands {
             match command {

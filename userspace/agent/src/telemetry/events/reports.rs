@@ -229,10 +229,10 @@ mod tests {
         let events = Events::default();
         let emit = |reported: &mut Reported, degraded: &[Degraded]| {
             let news = reported.changes(&report, degraded);
-            let words = news
+            let words: Vec<(String, &str)> = news
                 .iter()
-                .map(|it| (it.subject.clone(), it.outcome.word()));
-            let words: Vec<(String, &str)> = words.collect();
+                .map(|it| (it.subject.clone(), it.outcome.word()))
+                .collect();
             news.into_iter().for_each(|event| events.emit(event));
             words
         };
