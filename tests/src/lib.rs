@@ -26,6 +26,7 @@ mod crash_points;
 mod datagram_flood;
 mod datagrams;
 mod distant_host;
+mod drop_reasons;
 mod echo;
 mod forwarded;
 mod forwarding_scene;
@@ -63,6 +64,7 @@ pub use datagrams::{
     add_service_rule, count_delivered, enlarge_receive_buffer, set_bridge_netfilter,
 };
 pub use distant_host::DistantHost;
+pub use drop_reasons::{PROVOKED, UNPROVOKED};
 pub use echo::{
     Echo, tcp_echo, tcp_source, udp_gets_no_answer, udp_seen_as, udp_socket, udp_source,
 };

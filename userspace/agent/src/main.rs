@@ -47,6 +47,7 @@ use crate::process::service_manager;
 use crate::process::start::{self, Features};
 use crate::process::uninstall::{self, InstalledFiles};
 use crate::telemetry::drop_events::DropEvents;
+use crate::telemetry::events::Events;
 use crate::telemetry::log;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
@@ -101,6 +102,7 @@ fn run(options: Options) -> Result<()> {
         .context("cannot start the runtime")?;
     let (socket, files) = (config.socket.clone(), WatchedFiles::of(&config));
     let interval = config.drop_event_interval;
+    let events = Events::open(&config.state_dir);
     let app = App {
         drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
         handle,
@@ -115,16 +117,19 @@ fn run(options: Options) -> Result<()> {
         features,
         refused_adds: RefusedAdds::default(),
         replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
-        installed_files: InstalledFiles::of(&config),
+        installed_files: InstalledFiles::of(&config, events.file()),
         installation: Installation::of(&config),
-        events: Arc::default(),
+        events: Arc::new(events),
         metrics: Metrics::default(),
         rate_sampler: RateSampler::default(),
         losses: Losses::default(),
         lifecycle: Lifecycle::new(Reload::new(options, log_level)),
         config: LiveConfig::new(config),
     };
-    let gone = Arc::clone(&app.lifecycle.uninstalled);
+    let (gone, events) = (
+        Arc::clone(&app.lifecycle.uninstalled),
+        Arc::clone(&app.events),
+    );
     let served = runtime.block_on(server::serve(listeners, files, app));
     // Dropping the runtime drops all handles to the engine, which then executes its queue and
     // returns. A thread that waits for a file system which does not answer ends with the process.
@@ -132,6 +137,7 @@ fn run(options: Options) -> Result<()> {
     thread
         .join()
         .map_err(|_| anyhow!("the engine's thread panicked"))?;
+    events.finish();
     finish(gone.load(Ordering::Acquire), &socket)?;
     served
 }

@@ -170,7 +170,7 @@ fn serve(
         features: Features::default(),
         refused_adds: RefusedAdds::default(),
         replay: SpoolReplay::of(Spool::for_socket(&socket)),
-        installed_files: InstalledFiles::of(config),
+        installed_files: InstalledFiles::of(config, None),
         installation: crate::process::installation::Installation::of(config),
         events: Arc::default(),
         metrics: crate::telemetry::metrics::Metrics::default(),

@@ -30,7 +30,8 @@ pub use client::{Client, ClientError, Reply};
 pub use drop_event::{DropEvent, DropQuery};
 pub use event::{Event, EventOutcome};
 pub use flow::{
-    DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowTableView, FlowView, FlowsView, PodFlowsView,
+    DEFAULT_FLOW_LIMIT, EndsView, FlowOrder, FlowQuery, FlowTableView, FlowView, FlowsView,
+    PodFlowsView,
 };
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use migration::{KeepConnections, KeptConnections, TranslatedConnection};

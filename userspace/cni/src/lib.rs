@@ -56,5 +56,6 @@ pub use result::outcome::Outcome;
 pub use result::plugin_result::{PluginResult, ResultAddress, ResultInterface};
 pub use result::prev_result::PrevResult;
 pub use runtime::RuntimeArgs;
+pub use runtime::args::pod_of;
 pub use values::RequestedAddress;
 pub use version::{Version, version_report};

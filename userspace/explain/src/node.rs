@@ -69,7 +69,15 @@ impl Node {
         let world = &mut self.simulator.world;
         world.memory.skb_tag = 0;
         world.sent_by_socket = is_sent_by_node;
+        (world.tagged, world.vlan_id) = (false, 0);
         world.ingress_interface = 0;
+    }
+
+    /// Sets the VLAN tag that the kernel has removed from the frame.
+    pub(crate) fn set_tag(&mut self, vlan: Option<u32>) {
+        let world = &mut self.simulator.world;
+        world.tagged = vlan.is_some();
+        world.vlan_id = vlan.unwrap_or(0);
     }
 
     /// Sets the link that the packet has come in by, for its next hook.

@@ -206,13 +206,7 @@ pub(crate) fn tcp(source: Address, destination: Address, ports: [u16; 2]) -> Tup
 
 /// Returns the question about a packet of the shortest length.
 pub(crate) const fn question(sender: Sender, tuple: Tuple) -> Question {
-    Question {
-        sender,
-        tuple,
-        length: 0,
-        source_mac: None,
-        icmp: None,
-    }
+    Question::plain(sender, tuple)
 }
 
 /// Explains a packet on the node of a world.

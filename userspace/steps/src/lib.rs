@@ -38,7 +38,9 @@ mod xdp_prefilter;
 pub use announcement::Announcement;
 pub use datapath_tables::{DatapathTables, LookupTables};
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
-pub use flow::{FlowEndpoints, FlowFilter, FlowKind, FlowState, FlowTable, LiveFlow, Traffic};
+pub use flow::{
+    FlowEndpoints, FlowFilter, FlowKind, FlowPath, FlowState, FlowTable, LiveFlow, Traffic,
+};
 pub use forwarding::{
     ADMIN_CHAIN, AcceptRule, Action, BaseChain, Condition, FORWARD_CHAIN, FilterBackend,
     FilterFamily, FilterHook, FilterRule, FilterTable, ForwardTables, ForwardingStep, OwnJump,

@@ -26,7 +26,7 @@ use crate::cni::readiness::readiness;
 use crate::config::pod_cidrs;
 use crate::http::failure::{Failure, UNKNOWN_CONTAINER};
 use crate::http::limits::log_placeholder_burst;
-use crate::http::view;
+use crate::http::{names, view};
 use crate::process::installation;
 use crate::telemetry::events::NewEvent;
 use crate::{clock, config};
@@ -133,6 +133,7 @@ impl App {
         );
         let started = Instant::now();
         let subject = format!("{}/{}", request.container_id, request.ifname);
+        let pod = cni::pod_of(&request.args).as_ref().map(names::pod);
         let result = self
             .execute(command, request, client)
             .instrument(span)
@@ -148,6 +149,7 @@ impl App {
             self.events.emit(NewEvent {
                 action,
                 subject,
+                pod,
                 outcome,
                 message,
                 duration,

@@ -325,7 +325,7 @@ async fn hostports(State(app): State<Arc<App>>) -> LargeAnswer {
 async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> LargeAnswer {
     let query = FlowQuery::parse(&query.unwrap_or_default()).map_err(Error::decode)?;
     let snapshot = app.flows.snapshot(&app.handle).await?;
-    let body = Body::from_stream(flows::render(&query, snapshot));
+    let body = Body::from_stream(flows::render(query, snapshot).await?);
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }
 

@@ -21,7 +21,7 @@ use crate::http::socket::{ListenAddress, ReadOnlyListener, Socket};
 use crate::http::{connections, metrics_listener, routes};
 use crate::process::background;
 use crate::process::service_manager::{self, Notification};
-use crate::telemetry::events::{self, NewEvent};
+use crate::telemetry::events::{NewEvent, reports};
 use crate::telemetry::{refused_flows, stuck_engine};
 
 /// Files of other software that the agent follows.
@@ -73,10 +73,7 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
     let happened =
         |action| NewEvent::new(action, "agent", EventOutcome::Done, crate::version::VERSION);
     app.events.emit(happened("start"));
-    tokio::spawn(events::follow_reports(
-        app.handle.clone(),
-        Arc::clone(&app.events),
-    ));
+    tokio::spawn(reports::follow(app.handle.clone(), Arc::clone(&app.events)));
     tokio::spawn(stuck_engine::poll(
         app.handle.clone(),
         Arc::clone(&app.events),

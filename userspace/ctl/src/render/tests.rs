@@ -1,8 +1,9 @@
 //! Text of each rendered table and line.
 
 use api::{
-    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView, PodView,
-    PoolView, PortReservationView, PortView, ReconcileItem, SandboxView, ShaperView,
+    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, FlowTableView, FlowView,
+    FlowsView, ForwardingView, PodFlowsView, PodView, PoolView, PortReservationView, PortView,
+    ReconcileItem, SandboxView, ShaperView,
 };
 
 use super::*;
@@ -12,7 +13,7 @@ fn list(attachments: &[AttachmentView]) -> String {
 }
 
 fn flows(view: &FlowsView) -> String {
-    super::flows(view, TableStyle::PLAIN)
+    super::flows(view, None, TableStyle::PLAIN)
 }
 
 fn flow_table(view: &FlowTableView) -> String {
@@ -297,6 +298,8 @@ fn outward() -> FlowView {
         protocol: "tcp".into(),
         kind: "masqueraded".into(),
         state: "established".into(),
+        path: "offloaded".into(),
+        stack_reason: String::new(),
         seen: ends("10.244.0.2:40000", "198.51.100.7:443"),
         translated: ends("192.0.2.1:50001", "198.51.100.7:443"),
         age_seconds: 3_700,
@@ -315,6 +318,8 @@ fn each_flow_is_one_line_with_pod_tuples_state_and_traffic() {
         protocol: "udp".into(),
         kind: "published".into(),
         state: "single".into(),
+        path: "stack".into(),
+        stack_reason: "not established".into(),
         seen: ends("[2001:db8::7]:33000", "[2001:db8::1]:8080"),
         translated: ends("[2001:db8::7]:33000", "[fd00::3]:80"),
         age_seconds: 9,
@@ -334,11 +339,13 @@ fn each_flow_is_one_line_with_pod_tuples_state_and_traffic() {
         translated: ends("198.51.100.7", "10.244.0.2"),
         protocol: "47".into(),
         state: "other".into(),
+        path: String::new(),
         ..outward()
     };
     insta::assert_snapshot!(flows(&FlowsView {
         flows: vec![outward(), inward, nodes, direct],
         matching: 4,
+        stack_reasons: vec!["table ip house has rules".into(), "another rule".into()],
         ..FlowsView::default()
     }));
 }
