@@ -213,8 +213,8 @@ pub(crate) async fn apply(
             is_failed = !apply_pending(pods, agent, metrics).await;
         }
         tokio::select! {
-            changed = changes.changed() => {
-                if changed.is_err() {
+            ended = changes.changed() => {
+                if ended.is_err() {
                     return;
                 }
             }

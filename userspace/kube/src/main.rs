@@ -157,11 +157,11 @@ impl Program {
         if let Some(listener) = listener {
             tokio::spawn(listener::serve(listener, self.metrics.clone()));
         }
-        let (node_changes, node_changed) = watch::channel(0);
+        let (sender, node_changes) = watch::channel(0);
         let (synced_sender, synced) = watch::channel(None);
         let nodes = watching::watch(self.source("nodes", None), |event| {
             if self.nodes.borrow_mut().apply(event) {
-                node_changes.send_modify(|count| *count += 1);
+                sender.send_modify(|count| *count += 1);
             }
         });
         let sync = Sync {
@@ -173,9 +173,9 @@ impl Program {
         };
         tokio::join!(
             nodes,
-            sync.run(node_changed.clone()),
+            sync.run(node_changes.clone()),
             self.keep_conflist(synced.clone()),
-            self.clear_condition(node_changed, synced),
+            self.clear_condition(node_changes, synced),
             self.follow_pods(),
         );
     }
@@ -203,15 +203,15 @@ impl Program {
         if !self.options.pod_bandwidth {
             return;
         }
-        let (changes, changed) = watch::channel(0);
+        let (sender, changes) = watch::channel(0);
         let of_this_node = Some(format!("spec.nodeName={}", self.own));
         let pods = watching::watch(self.source("pods", of_this_node), |event| {
             if self.pods.borrow_mut().apply(event) {
-                changes.send_modify(|count| *count += 1);
+                sender.send_modify(|count| *count += 1);
             }
         });
         let mut agent = self.agent.clone();
-        let apply = bandwidth::apply(&self.pods, &mut agent, changed, &self.metrics);
+        let apply = bandwidth::apply(&self.pods, &mut agent, changes, &self.metrics);
         tokio::join!(pods, apply);
     }
 

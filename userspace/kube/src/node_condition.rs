@@ -56,11 +56,11 @@ pub(crate) async fn clear(
                 }
             }
         }
-        let changed = tokio::select! {
-            changed = changes.changed() => changed,
-            changed = synced.changed() => changed,
+        let ended = tokio::select! {
+            result = changes.changed() => result,
+            result = synced.changed() => result,
         };
-        if changed.is_err() {
+        if ended.is_err() {
             return;
         }
     }

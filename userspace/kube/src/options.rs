@@ -100,7 +100,7 @@ pub(crate) struct RunOptions {
     )]
     pub(crate) remove_conflist_on_exit: bool,
 
-    /// Set the condition NetworkUnavailable of this Node to False, if the Node has that condition
+    /// Set the condition `NetworkUnavailable` of this Node to False, if the Node has that condition
     #[arg(
         long,
         value_name = "BOOL",

@@ -89,8 +89,8 @@ impl Sync<'_> {
                 }
             }
             tokio::select! {
-                changed = changes.changed() => {
-                    if changed.is_err() {
+                ended = changes.changed() => {
+                    if ended.is_err() {
                         return;
                     }
                     sleep(SETTLE).await;
@@ -165,7 +165,11 @@ impl Sync<'_> {
 fn log_refusal(logged: &mut Logged, error: &ClientError) {
     let text = match error {
         ClientError::Refused(body) => format!("{body} {}", body.details),
-        other => other.to_string(),
+        ClientError::Unreachable { .. }
+        | ClientError::Timeout { .. }
+        | ClientError::Broken { .. }
+        | ClientError::Response { .. }
+        | ClientError::Body(_) => error.to_string(),
     };
     if logged.refusal.as_ref() != Some(&text) {
         tracing::warn!(error = %text, "the agent has not applied the Nodes");

@@ -122,7 +122,7 @@ where
         }
         match recovery(status.map(|one| one.code), outage.failures) {
             Recovery::Resume => {}
-            other => return other,
+            ended @ (Recovery::Relist | Recovery::Reconnect) => return ended,
         }
     }
     Recovery::Relist

@@ -117,9 +117,9 @@ fn cidrs_and_addresses_that_the_agent_would_refuse_are_left_out_and_reported() {
         node(3, &["0.0.0.0/0", "10.1.3.7/24", "x"], &addresses),
     );
     let desired = plan(&list, "a").unwrap();
-    let last = desired.peers.list().last().unwrap();
-    assert_eq!(last.prefixes(), ["10.1.3.0/24".parse().unwrap()]);
-    assert_eq!(last.addresses(), ["192.0.2.9".parse::<IpAddr>().unwrap()]);
+    let newest = desired.peers.list().last().unwrap();
+    assert_eq!(newest.prefixes(), ["10.1.3.0/24".parse().unwrap()]);
+    assert_eq!(newest.addresses(), ["192.0.2.9".parse::<IpAddr>().unwrap()]);
     assert_eq!(desired.problems.len(), 5, "{:?}", desired.problems);
 }
 
