@@ -22,6 +22,10 @@ use world::{Kind, World};
 
 /// What the server does wrong.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "faults are independent of each other, and a test sets one or two by name"
+)]
 pub struct Faults {
     /// Answers each request with this HTTP status.
     pub status: Option<u16>,

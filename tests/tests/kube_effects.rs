@@ -149,7 +149,7 @@ fn the_condition_of_the_own_node_is_cleared_and_a_missing_right_prevents_nothing
     Ok(())
 }
 
-fn pod(annotations: Value) -> Value {
+fn pod(annotations: &Value) -> Value {
     json!({
         "kind": "Pod", "apiVersion": "v1",
         "metadata": { "namespace": "default", "name": "web", "annotations": annotations },
@@ -168,11 +168,11 @@ fn attach(sandbox: &Sandbox) -> Result<Pod> {
     Ok(pod)
 }
 
-fn await_rates(agent: &Agent, pod: &Pod, expected: [Value; 2]) -> Result<()> {
+fn await_rates(agent: &Agent, pod: &Pod, expected: &[Value; 2]) -> Result<()> {
     until(&format!("limits {expected:?}"), || {
         let limits = agent.limits(pod)?;
         let rates = ["ingress", "egress"].map(|one| limits[one]["rate"].clone());
-        Ok((rates == expected).then_some(()))
+        Ok((rates == *expected).then_some(()))
     })
 }
 
@@ -181,20 +181,20 @@ fn bandwidth_annotations_of_running_pods_are_followed() -> Result<()> {
     let server = one_node();
     let annotation = |rate: &str| json!({ "kubernetes.io/ingress-bandwidth": rate });
     // It changes between the pod's creation and its ADD, whose runtime passes none here.
-    server.put_pod(pod(annotation("20M")));
+    server.put_pod(pod(&annotation("20M")));
     let (sandbox, agent, kube) = start(&server, &[])?;
     kube.await_ready()?;
     let attached = attach(&sandbox)?;
-    await_rates(&agent, &attached, [json!(20_000_000), Value::Null])?;
-    server.put_pod(pod(json!({
+    await_rates(&agent, &attached, &[json!(20_000_000), Value::Null])?;
+    server.put_pod(pod(&json!({
         "kubernetes.io/ingress-bandwidth": "5M", "kubernetes.io/egress-bandwidth": "1M",
     })));
-    await_rates(&agent, &attached, [json!(5_000_000), json!(1_000_000)])?;
-    server.put_pod(pod(annotation("much")));
+    await_rates(&agent, &attached, &[json!(5_000_000), json!(1_000_000)])?;
+    server.put_pod(pod(&annotation("much")));
     kube.await_log("bandwidth annotation ignored")?;
-    await_rates(&agent, &attached, [json!(5_000_000), Value::Null])?;
-    server.put_pod(pod(json!({})));
-    await_rates(&agent, &attached, [Value::Null, Value::Null])?;
+    await_rates(&agent, &attached, &[json!(5_000_000), Value::Null])?;
+    server.put_pod(pod(&json!({})));
+    await_rates(&agent, &attached, &[Value::Null, Value::Null])?;
     // Only the node's own pods are requested.
     let query = server.last_query("watch pods");
     assert!(query.contains("spec.nodeName%3Dnode-1"), "{query}");

@@ -286,8 +286,8 @@ fn patch(
     if world.faults().forbids_patches {
         return refuse(connection, 403, "nodes is forbidden", None);
     }
-    let patch: Value = serde_json::from_slice(&request.body)?;
-    let changed = patch["status"]["conditions"].as_array();
+    let wanted: Value = serde_json::from_slice(&request.body)?;
+    let changed = wanted["status"]["conditions"].as_array();
     let conditions = node["status"]["conditions"].as_array_mut();
     let (Some(changed), Some(conditions)) = (changed, conditions) else {
         return refuse(connection, 422, "a patch of conditions is expected", None);
