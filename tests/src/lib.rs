@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod api_server;
 mod capture;
 mod cgroup;
 pub mod chain;
@@ -33,6 +34,7 @@ mod forwarding_scene;
 mod frame_flood;
 pub mod hostport_matrix;
 mod iperf;
+pub mod kube;
 mod machine;
 mod mounts;
 mod numbered_datagrams;

@@ -6,7 +6,7 @@ use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 /// Each crate of the product, and the crates of the workspace that it imports: no others, and none
 /// that it does not use.
-const MAY_IMPORT: [(&str, &[&str]); 19] = [
+const MAY_IMPORT: [(&str, &[&str]); 20] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
     ("datapath", &["abi", "verdict"]),
@@ -42,6 +42,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "abi", "api", "cni", "invoke", "kernel", "model", "planner", "steps",
         ],
     ),
+    ("viaduct-kube", &["api", "cni", "model"]),
 ];
 
 /// Crates without effects.
