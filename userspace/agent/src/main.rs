@@ -8,6 +8,7 @@ mod app;
 mod clock;
 mod cni;
 mod config;
+mod docker;
 mod http;
 #[cfg(feature = "pages")]
 mod pages;
@@ -33,6 +34,7 @@ use crate::cni::foreign_files::FileAccess;
 use crate::cni::spool::SpoolReplay;
 use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
+use crate::docker::DockerListener;
 use crate::http::answers::AnswerMemory;
 use crate::http::body::RequestMemory;
 use crate::http::flows::FlowSource;
@@ -156,6 +158,7 @@ fn listeners(config: &Config, passed: Option<UnixListener>) -> Result<Listeners>
         ),
         read_only: read_only.map(ReadOnlyListener::of).transpose()?,
         metrics: config.metrics_listen,
+        docker: config.docker.as_ref().map(DockerListener::of).transpose()?,
     })
 }
 
