@@ -400,6 +400,7 @@ fn docker_gets_a_free_port_for_ranges_and_ports_without_a_number() -> Result<()>
         ports,
         "a failed call changes nothing"
     );
+    node.sysctl("ipv4/ip_local_port_range", "32768 60999")?;
     scene.stop(&container, ENDPOINTS[0])?;
     scene.clean()
 }

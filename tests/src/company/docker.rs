@@ -34,13 +34,8 @@ const RULES: [&str; 6] = [
     "--storage-driver=vfs",
 ];
 
-/// Flags of a daemon without a bridge of its own, whose containers outlive it.
-const BARE: [&str; 4] = [
-    "--iptables=false",
-    "--bridge=none",
-    "--live-restore",
-    "--storage-driver=vfs",
-];
+/// Flags of a daemon without a bridge of its own.
+const BARE: [&str; 3] = ["--iptables=false", "--bridge=none", "--storage-driver=vfs"];
 
 /// A running daemon. Dropping it removes its containers and ends it.
 #[derive(Debug)]
@@ -59,8 +54,7 @@ impl Docker {
         Self::start_with(node, release, &RULES)
     }
 
-    /// Starts a daemon as [`Docker::start`] does, which has no bridge and writes no rules. Its
-    /// containers go on running while it is stopped.
+    /// Starts a daemon as [`Docker::start`] does, which has no bridge and writes no rules.
     pub fn without_bridge(node: &Machine, release: DockerRelease) -> Result<Self> {
         Self::start_with(node, release, &BARE)
     }
@@ -78,14 +72,6 @@ impl Docker {
         neighbour::make_archive(node)?;
         docker.call(&format!("import {ARCHIVE} {IMAGE}"))?;
         Ok(docker)
-    }
-
-    /// Ends the daemon by `signal`, and starts it again. Containers go on running if the daemon was
-    /// started without a bridge.
-    pub fn restart(&mut self, signal: Signal) -> Result<()> {
-        let daemon = self.daemon.take().context("no daemon runs")?;
-        daemon.end(signal)?;
-        self.launch()
     }
 
     fn launch(&mut self) -> Result<()> {

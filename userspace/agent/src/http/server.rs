@@ -85,12 +85,12 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
     ));
     file_watch::watch(files.installation, app.handle.clone());
     tokio::spawn(refused_flows::poll(Arc::clone(&app)));
+    let docker = docker::open(listeners.docker, &app).await?;
     let socket = listeners.main.listen()?;
     let queries = match listeners.read_only {
         Some(read_only) => Some(read_only.listen()?),
         None => None,
     };
-    let docker = docker::open(listeners.docker, &app).await?;
     let metrics = match listeners.metrics {
         Some(address) => Some(metrics_listener::listen(address).await?),
         None => None,
