@@ -21,11 +21,13 @@ use planner::{
 use crate::cni::file_watch::Directories;
 use crate::telemetry::log::{self, LogFormat};
 use declare::{KeyValue, Rule, config, keys};
+use docker_files::DockerFiles;
 use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
 
 pub(crate) use self::{file::sample, values::ReadOnlyAddress};
 
 mod declare;
+pub(crate) mod docker_files;
 mod file;
 mod limit_keys;
 pub(crate) mod live;
@@ -93,6 +95,14 @@ keys! {
     /// them [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_listen: Option<String> = r#""127.0.0.1:9464""#,
+    /// Unix socket that serves Docker's network driver and IPAM driver, in a directory that exists
+    /// [default: none]
+    #[arg(long, value_name = "FILE")]
+    docker_socket: Option<PathBuf> = r#""/run/docker/plugins/viaduct.sock""#,
+    /// File with Docker's networks and addresses, on a file system that a reboot keeps [default:
+    /// /var/lib/viaduct/docker.json]
+    #[arg(long, value_name = "FILE")]
+    docker_state: Option<PathBuf>,
     /// Directory of the attachment records, on a file system that a reboot clears [default:
     /// /run/viaduct]
     #[arg(long, value_name = "DIR")]
@@ -275,6 +285,9 @@ config! {
         .metrics_listen
         .map(|address| parse("metrics-listen", &address))
         .transpose()?,
+    /// Docker's drivers; `None` if they are not served.
+    Restart "docker-socket, docker-state" => docker: Option<DockerFiles> =
+        DockerFiles::of(keys.docker_socket, keys.docker_state)?,
     Restart "state-dir" => state_dir: PathBuf = path("state-dir", keys.state_dir, "/run/viaduct")?,
     Restart "bpffs" => bpffs: PathBuf = path("bpffs", keys.bpffs, api::DEFAULT_BPFFS)?,
     /// `None` for the root of the mounted cgroup2.

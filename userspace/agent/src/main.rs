@@ -8,6 +8,7 @@ mod app;
 mod clock;
 mod cni;
 mod config;
+mod docker;
 mod http;
 #[cfg(feature = "pages")]
 mod pages;
@@ -34,6 +35,7 @@ use crate::cni::refused_adds::RefusedAdds;
 use crate::cni::spool::SpoolReplay;
 use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
+use crate::docker::DockerListener;
 use crate::http::answers::AnswerMemory;
 use crate::http::body::RequestMemory;
 use crate::http::flows::FlowSource;
@@ -165,6 +167,7 @@ fn listeners(config: &Config, passed: Option<UnixListener>) -> Result<Listeners>
         ),
         read_only: read_only.map(ReadOnlyListener::of).transpose()?,
         metrics: config.metrics_listen,
+        docker: config.docker.as_ref().map(DockerListener::of).transpose()?,
     })
 }
 

@@ -14,7 +14,8 @@ pub struct AttachmentView {
     pub container_id: String,
     /// Interface name in the container (`CNI_IFNAME`).
     pub ifname: String,
-    /// Path of the container's network namespace.
+    /// Path of the container's network namespace; empty where the runtime moves the interface into
+    /// it itself.
     pub netns: String,
     /// The Kubernetes pod, if the runtime passed its name in `CNI_ARGS`.
     #[serde(default)]

@@ -31,6 +31,7 @@ mod error;
 mod forwarding;
 mod forwarding_state;
 mod handle;
+mod kept_networks;
 mod left_port;
 mod left_ports;
 mod limit_log;

@@ -84,7 +84,8 @@ impl<K: Kernel> Engine<K> {
         // A crash may have left a port with two interfaces of a container, or with none.
         self.hand_over_ports(None);
         let boot_id = &self.choices.settings.boot_id;
-        let repair = planner::plan_repair(self.store.records(), &reconciled.observed, boot_id);
+        let observed = &reconciled.observed;
+        let repair = planner::plan_repair(self.store.records(), observed, boot_id, now);
         let before = items.len();
         self.repair(repair, items);
         self.release_networks()?;

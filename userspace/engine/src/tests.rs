@@ -8,6 +8,7 @@ mod configure;
 mod containers;
 mod every_step;
 mod failing_kernel;
+mod kept_networks;
 mod left_ports;
 mod lifecycle;
 mod limits;

@@ -73,7 +73,9 @@ pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) ->
     let attached = records
         .values()
         .filter(|record| record.state == State::Attached && record.attachment.adopted.is_none())
-        .map(|record| &record.attachment);
+        .map(|record| &record.attachment)
+        // Where the runtime has moved the pod's end, both ends keep their MTU.
+        .filter(|attachment| !attachment.is_moved_by_runtime());
     let resize = |attachment: &Attachment| {
         let network = networks
             .iter()

@@ -8,11 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use model::IfName;
+use model::{IfName, Network};
 use steps::{Hook, LinkKind, NodeLink, Observed, SocketHookState, Step, SysctlKey, VlanStep};
 
 use crate::Plan;
-use crate::alias::is_our_alias;
+use crate::alias::{bridge_alias, is_our_alias};
 use crate::socket_hook::plan_detach_socket_hooks;
 
 /// A sysctl that this agent has written.
@@ -93,6 +93,27 @@ pub fn plan_uninstall(
         restore(key, written, observed, &mut uninstall);
     }
     uninstall
+}
+
+/// Plans the removal of a network's bridge: if it has the alias of the network, no ports, and is
+/// the bridge of none of `others`.
+pub fn plan_remove_bridge<'a>(
+    network: &Network,
+    mut others: impl Iterator<Item = &'a Network>,
+    observed: &Observed,
+) -> Plan {
+    let name = &network.bridge;
+    let alias = bridge_alias(&network.name);
+    let link = observed.links.get(name).filter(|link| {
+        let mut links = observed.links.values();
+        link.alias.as_ref() == Some(&alias)
+            && !links.any(|port| port.controller == Some(link.index))
+    });
+    let is_shared = others.any(|other| other.bridge == *name);
+    Plan::of(link.filter(|_| !is_shared).map(|_| Step::DeleteBridge {
+        name: name.clone(),
+        alias,
+    }))
 }
 
 /// Returns the sysctls that `plan` writes and that outlast our links. Sysctls of our own links are

@@ -27,11 +27,12 @@ const MAY_IMPORT: [(&str, &[&str]); 20] = [
     ("api", &[]),
     ("ipam", &["model"]),
     ("invoke", &["cni", "ipam", "model"]),
+    ("docker", &["cni", "model"]),
     ("netavark", &["cni", "model"]),
     (
         "agent",
         &[
-            "abi", "api", "cni", "crash", "engine", "explain", "kernel", "ipam", "model",
+            "abi", "api", "cni", "crash", "docker", "engine", "explain", "kernel", "ipam", "model",
             "netavark", "planner", "steps", "store",
         ],
     ),
@@ -46,8 +47,8 @@ const MAY_IMPORT: [(&str, &[&str]); 20] = [
 ];
 
 /// Crates without effects.
-const PURE: [&str; 8] = [
-    "abi", "verdict", "model", "cni", "netavark", "steps", "planner", "explain",
+const PURE: [&str; 9] = [
+    "abi", "verdict", "model", "cni", "docker", "netavark", "steps", "planner", "explain",
 ];
 /// Libraries with effects: a pure crate may not reach them, directly or through others.
 const EFFECTS: [&str; 3] = ["tokio", "rtnetlink", "aya"];

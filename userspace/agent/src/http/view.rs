@@ -216,7 +216,11 @@ pub(crate) fn attachment(
         network: attachment.key.network.to_string(),
         container_id: attachment.key.container_id.to_string(),
         ifname: attachment.key.ifname.to_string(),
-        netns: attachment.netns.path.to_string(),
+        netns: if attachment.is_moved_by_runtime() {
+            String::new()
+        } else {
+            attachment.netns.path.to_string()
+        },
         pod: attachment.pod.as_ref().map(names::pod),
         host_link: attachment.host_link().to_string(),
         adopted: attachment.adopted.is_some(),
