@@ -129,6 +129,7 @@ fn world(tables: DatapathTables, links: &BTreeMap<u32, LinkFacts>) -> World {
         networks: tables.networks,
         egress: tables.egress,
         uplinks: tables.uplinks,
+        tunnel_peers: tables.tunnel_peers,
     };
     World {
         settings: tables.settings,

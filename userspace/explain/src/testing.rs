@@ -84,6 +84,7 @@ pub(crate) fn snapshot(world: &World) -> Snapshot {
         networks: world.networks.clone(),
         egress: world.egress.clone(),
         uplinks: world.uplinks.clone(),
+        tunnel_peers: world.tunnel_peers.clone(),
         locals: world.locals.clone(),
         prefixes: world.prefixes.clone(),
         flows: world.flows.clone(),

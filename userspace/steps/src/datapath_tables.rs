@@ -31,6 +31,8 @@ pub struct DatapathTables {
     pub egress: BTreeMap<u32, Egress>,
     /// The uplinks by interface index.
     pub uplinks: BTreeMap<u32, Uplink>,
+    /// Addresses of the nodes whose tunnelled packets are accepted.
+    pub tunnel_peers: BTreeMap<Address, u32>,
     /// The node's own addresses.
     pub locals: BTreeSet<Address>,
     /// The prefixes with their [`abi::PrefixClass`] bits.

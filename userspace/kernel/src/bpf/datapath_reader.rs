@@ -76,6 +76,7 @@ impl DatapathReader {
             networks: self.hash(&maps::NETWORKS)?,
             egress: self.hash(&maps::EGRESS)?,
             uplinks: self.hash(&maps::UPLINKS)?,
+            tunnel_peers: self.hash(&maps::TUNNEL_PEERS)?,
             locals: self.hash(&maps::LOCALS)?.into_keys().collect(),
             prefixes: self.prefixes()?,
             limits: self.array(&maps::LIMITS, |limit| limit.price != 0)?,
