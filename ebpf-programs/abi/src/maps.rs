@@ -153,6 +153,11 @@ macro_rules! for_each_map {
             /// Prefix table: [`crate::PrefixClass`] bits.
             PREFIXES = LpmTrie<Address, u32>[$crate::maps::PREFIXES_CAPACITY];
 
+            /// Addresses of the nodes whose tunnelled packets this node accepts, with the value 1:
+            /// three of each of 5,000 nodes fit twice. Not preallocated: most nodes have no tunnel.
+            TUNNEL_PEERS = Hash<Address, u32>[32_768] | NO_PREALLOC
+                => tunnel_peer in tunnel_peers;
+
             /// Pod counters, by `slot * 2 + direction`.
             COUNTERS = PerCpuArray<u32, Counters>[2 * $crate::maps::PODS_CAPACITY];
 

@@ -38,6 +38,7 @@ pub(crate) mod pod_cidrs;
 pub(crate) mod reload;
 mod route_protocols;
 mod temporary;
+mod tunnel_keys;
 mod values;
 mod watched_file;
 
@@ -131,10 +132,21 @@ keys! {
     #[arg(long, value_name = "FILE")]
     peers_file: Option<PathBuf> = r#""/run/viaduct/peers.json""#,
     /// How packets of pods travel to pods of other nodes: direct (by routes that the agent adds to
-    /// nodes on a link of this one), or none (by routes of other software or of the network)
-    /// [default: direct]
+    /// nodes on a link of this one), tunnel (by VXLAN to all of them), auto (direct where possible,
+    /// else by tunnel), or none (by routes of other software or of the network) [default: direct]
     #[arg(long, value_name = "MODE")]
     between_nodes: Option<String>,
+    /// Name of this node in the lists of peers of the other nodes, which derive its MAC address in
+    /// tunnels from it [default: the hostname]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String> = r#""node-1.example.org""#,
+    /// VXLAN network identifier of the tunnels, the same on all nodes: 1 to 16777215 [default: 118]
+    #[arg(long, value_name = "NUMBER")]
+    tunnel_vni: Option<u32>,
+    /// UDP port of the tunnels, the same on all nodes. Packets to it from other addresses than the
+    /// peers' are dropped [default: 8118]
+    #[arg(long, value_name = "PORT")]
+    tunnel_port: Option<u16>,
     /// Software whose routes lead to destinations that see the pods' own source addresses, by name
     /// or number of its route protocol: repeatable or comma-separated [default: none]
     #[arg(long, value_name = "PROTOCOL")]
@@ -330,9 +342,10 @@ config! {
     Live "non-masquerade-cidr" => non_masquerade: BTreeSet<Cidr> =
         non_masquerade(keys.non_masquerade_cidr, kubenet)?,
     /// How packets of pods travel between nodes.
-    Live "between-nodes, non-masquerade-routes" => peers: PeerOptions = PeerOptions {
+    Live "between-nodes, non-masquerade-routes, node-name, tunnel-vni, tunnel-port" => peers: PeerOptions = PeerOptions {
         between_nodes: mode("between-nodes", keys.between_nodes, BetweenNodes::Direct)?,
         protocols: route_protocols::parse(&keys.non_masquerade_routes)?,
+        tunnel: tunnel_keys::parse(keys.node_name.as_deref(), keys.tunnel_vni, keys.tunnel_port)?,
     },
     /// Empty for the uplinks that the routing table uses.
     Live "uplink" => uplinks: BTreeSet<IfName> = items(&keys.uplink)

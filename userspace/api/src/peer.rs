@@ -37,8 +37,12 @@ pub struct PeerView {
     /// `routed`, `partial` (some prefixes have routes), `unreachable`, `refused` (all prefixes are
     /// in conflict), `unrouted` (the agent adds no routes) or `this-node`.
     pub state: String,
-    /// Neighbours that its routes lead to, as `via 192.0.2.7 dev eth0`.
+    /// Next hops that its routes lead to, as `via 192.0.2.7 dev eth0`. Of a tunnel, the device is
+    /// `viaduct.vx` or `viaduct.vx6`, and the next hop an address of the peer's pods.
     pub via: Vec<String>,
+    /// Address to which tunnelled packets are sent, where a tunnel leads to the peer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<String>,
     /// What cannot be applied, as sentences.
     pub problems: Vec<String>,
 }

@@ -95,8 +95,8 @@ impl<K: Kernel> Engine<K> {
             reconciled = self.reconcile_node(now, items)?;
         }
         self.update_mtus(&reconciled.observed, items)?;
-        let changed = self.change_routes(&reconciled.observed, items);
-        if self.apply_xdp_prefilters(&reconciled.observed, items) || changed {
+        reconciled = self.connect(now, reconciled, items)?;
+        if self.apply_xdp_prefilters(&reconciled.observed, items) {
             reconciled = self.reconcile_node(now, items)?;
         }
         self.upgrade_programs(&reconciled.observed, items);

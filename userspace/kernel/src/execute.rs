@@ -13,7 +13,7 @@ use steps::{
 use crate::bpf::tcx_fast_path;
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
-use crate::netlink::{addresses, bridge_vlans, clsact, link_changes, peer_routes};
+use crate::netlink::{addresses, bridge_vlans, clsact, link_changes, peer_routes, tunnels};
 use crate::pod::{announcement, interface, tuning};
 use crate::sysctl;
 
@@ -76,6 +76,7 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::RemoveEntry { key, .. } => remove_entry(host, key),
         Step::Forwarding(step) => host.filters.write(step).attempt(|| step.to_string()),
         Step::ChangeRoutes(changes) => peer_routes::change(netlink, &host.tables.names, changes),
+        Step::Tunnel(step) => tunnels::execute(netlink, &host.tables.names, step),
         Step::Sweep => (host.programs.sweep()).attempt(|| "sweep the flow table".to_owned()),
     }
 }

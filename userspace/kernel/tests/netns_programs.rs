@@ -279,6 +279,7 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
                     mtu: 1500,
                     sources: vec![parse("192.0.2.10/24"), parse("2001:db8::10/64")],
                     open: true,
+                    tunnel: false,
                 },
             ),
             (EntryKey::Local(parse("192.0.2.10")), Entry::Local),
@@ -289,6 +290,7 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
                     pods: true,
                     shared: true,
                     complete: true,
+                    peer: false,
                 },
             ),
             (
@@ -298,6 +300,7 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
                     pods: false,
                     shared: false,
                     complete: false,
+                    peer: false,
                 },
             ),
             (

@@ -100,7 +100,7 @@ pub use node_preview::NodePreview;
 pub use offload::HoldingRule;
 pub use offload_decision::{OffloadDecision, OffloadEvidence, StackReason, decide_offload};
 pub use offload_shares::{OffloadShares, offload_account};
-pub use peer_intent::{PeerIntent, PeerOptions};
+pub use peer_intent::{PeerIntent, PeerOptions, TunnelOptions};
 pub use peers::{PeerPlan, PeerProblem, PeerProblemKind, PeerState, PeerStatus, plan_peers};
 pub use plan::Plan;
 pub use port_holder::{

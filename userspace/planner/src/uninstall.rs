@@ -1,9 +1,9 @@
 //! Plans the uninstall of Viaduct from a node without attached pods.
 //!
 //! Removes what is provably ours: routes with our protocol number, programs on uplinks and the
-//! cgroup, bridges with our alias and without ports, VLAN interfaces with our alias, and values of
-//! sysctls that are unchanged since this agent wrote them. The tables go with their pins. State
-//! that stays is reported.
+//! cgroup, tunnels with our alias, bridges with our alias and without ports, VLAN interfaces with
+//! our alias, and values of sysctls that are unchanged since this agent wrote them. The tables go
+//! with their pins. State that stays is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -57,6 +57,9 @@ pub fn plan_uninstall(
     let mut uninstall = Uninstall::default();
     uninstall.plan.append(crate::peers::remove_routes(observed));
     uninstall.plan.append(detach_uplinks(observed));
+    uninstall
+        .plan
+        .append(crate::peers::remove_tunnels(observed));
     let table = crate::netfilter_table::remove(None, observed);
     uninstall.plan.append(Plan::of(table));
     uninstall

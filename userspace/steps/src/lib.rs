@@ -33,6 +33,7 @@ mod socket_hook;
 mod step;
 mod sysctl_key;
 mod tracked_connection;
+mod tunnel;
 mod xdp_prefilter;
 
 pub use announcement::Announcement;
@@ -70,4 +71,7 @@ pub use socket_hook::{SocketHook, SocketHookState};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl_key::SysctlKey;
 pub use tracked_connection::{ConntrackStatus, TrackedConnection};
+pub use tunnel::{
+    ObservedTunnel, TUNNEL_ALIAS, TUNNEL_LINKS, TunnelChange, TunnelEntry, TunnelSpec, TunnelStep,
+};
 pub use xdp_prefilter::{AttachedPrefilter, XdpPrefilterStep};

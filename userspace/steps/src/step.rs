@@ -21,7 +21,7 @@ pub use vlan::VlanStep;
 use crate::peer_route::write_changes;
 use crate::{
     Announcement, Entry, EntryKey, ForwardingStep, NetfilterStep, PortLeave, PortReservation,
-    RouteChange, SocketHook, SysctlKey, XdpPrefilterStep,
+    RouteChange, SocketHook, SysctlKey, TunnelStep, XdpPrefilterStep,
 };
 
 /// One effect on the kernel. Every step is idempotent: where the effect is already there, it
@@ -217,6 +217,8 @@ pub enum Step {
     /// Changes routes to peers. A change that fails stops none of the others, and all that
     /// succeeded stay: the next observation shows what is left to do.
     ChangeRoutes(Vec<RouteChange>),
+    /// Creates, changes or deletes tunnels to other nodes.
+    Tunnel(TunnelStep),
     /// Removes flows that have timed out or whose pod is gone from the flow table.
     Sweep,
 }
@@ -243,6 +245,7 @@ impl Step {
                 alias: spec.alias.clone(),
             }),
             Self::Vlan(step) => step.undo().map(Self::Vlan),
+            Self::Tunnel(step) => step.undo().map(Self::Tunnel),
             Self::XdpPrefilter(step) => Some(Self::XdpPrefilter(step.undo())),
             Self::Netfilter(step) => Some(Self::Netfilter(Box::new(step.undo()))),
             Self::AddAddress { link, address } => Some(Self::RemoveAddress {
@@ -395,6 +398,7 @@ impl fmt::Display for Step {
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
             Self::ChangeRoutes(changes) => write_changes(changes, f),
+            Self::Tunnel(step) => step.fmt(f),
             Self::Sweep => f.write_str("remove ended flows"),
             Self::Forwarding(step) => step.fmt(f),
         }

@@ -26,6 +26,7 @@ pub(crate) mod pods;
 mod prefixes;
 mod settings;
 mod shaped_subnets;
+mod tunnel_peers;
 mod uplinks;
 
 /// Declares the table of each kind of key: the compiler requires one for each.
@@ -79,6 +80,7 @@ planned! {
     Uplink in uplinks: HashTable<uplinks::Uplinks>;
     Local in locals: HashTable<Locals>;
     Prefix in prefixes: prefixes::Prefixes;
+    TunnelPeer in tunnel_peers: HashTable<tunnel_peers::TunnelPeers>;
     Settings in settings: settings::Settings;
 }
 

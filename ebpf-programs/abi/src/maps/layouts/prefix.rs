@@ -45,4 +45,7 @@ impl PrefixClass {
     /// Every address of the prefix that is in use is a pod's ([`crate::maps::ENDPOINTS`]) or the
     /// node's: packets that would be forwarded to another one are dropped.
     pub const COMPLETE: u32 = 1 << 3;
+    /// Pods of another node have the addresses of the prefix: packets from a tunnel have no other
+    /// source.
+    pub const PEER: u32 = 1 << 4;
 }

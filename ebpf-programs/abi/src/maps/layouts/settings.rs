@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::Mac;
+use crate::{Mac, Port};
 
 /// Idle timeouts of flows, in seconds. 32 bytes.
 #[derive(
@@ -77,8 +77,10 @@ pub struct Settings {
     /// MAC address of the default network's bridge, which no frame from outside may have as its
     /// source; zeros if there is none.
     pub bridge_mac: Mac,
+    /// UDP port of the tunnels to other nodes; zero if there are none.
+    pub tunnel_port: Port,
     /// Always zero.
-    pub reserved: [u16; 3],
+    pub reserved: [u16; 2],
 }
 
 const _: () = assert!(size_of::<Settings>() == 64);

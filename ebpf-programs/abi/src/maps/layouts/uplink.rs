@@ -71,4 +71,6 @@ pub struct UplinkFlags;
 impl UplinkFlags {
     /// Both programs are attached, so that packets which leave through the uplink are masqueraded.
     pub const OPEN: u32 = 1 << 0;
+    /// The uplink is a tunnel to other nodes, which only their pods and this node's use.
+    pub const TUNNEL: u32 = 1 << 1;
 }
