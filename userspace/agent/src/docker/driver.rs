@@ -242,6 +242,7 @@ impl Driver {
         self.app.metrics.count(call, outcome.word(), duration);
         self.app.events.emit(NewEvent {
             action: call,
+            pod: None,
             subject,
             outcome,
             message,
