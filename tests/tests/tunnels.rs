@@ -196,8 +196,8 @@ fn outer_packets_of_strangers_and_of_pods_are_dropped_by_name() -> Result<()> {
         .sandbox
         .node
         .call(&format!("ip -o link show {TUNNEL}"))?;
-    let mac = shown.split("link/ether ").nth(1).context("a MAC address")?;
-    let mac = mac.split(' ').next().context("a MAC address")?;
+    let after = shown.split("link/ether ").nth(1);
+    let mac = (after.and_then(|rest| rest.split(' ').next())).context("a MAC address")?;
     let victim = first.pod.addresses[0];
     router.call(&format!("ip neigh add {victim} lladdr {mac} dev evil"))?;
     router.call(&format!("ip route add {victim} dev evil"))?;

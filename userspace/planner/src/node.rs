@@ -85,12 +85,8 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
     wanted.extend(sources_of(&of_uplinks));
-    wanted.extend(container_link::entries(
-        &containers,
-        observed,
-        records,
-        &fallback,
-    ));
+    let of_containers = container_link::entries(&containers, observed, records, &fallback);
+    wanted.extend(of_containers);
     wanted.extend(of_networks(intent, &accepted, &planned));
     plan.append(put_missing(&wanted, &observed.entries));
     // After the local entries: flows whose source address is not local are removed.

@@ -1,8 +1,8 @@
 //! Peers: the routes and tunnels to their pods, and the prefixes to which pods keep their own
 //! addresses.
 //!
-//! Only routes with our protocol number and tunnels with our alias are changed or removed. Without a
-//! list of peers nothing is: what an earlier agent has added stays until the first list.
+//! Only routes with our protocol number and tunnels with our alias are changed or removed. Without
+//! a list of peers nothing is: what an earlier agent has added stays until the first list.
 
 mod admission;
 mod aggregate;
@@ -202,9 +202,9 @@ impl<'a> Decided<'a> {
     /// not know this node.
     fn check_tunnels(&mut self, own: Option<&PeerName>, node: Option<&PeerName>) {
         let needs = |ipv6: bool| self.tunnelled.iter().any(|it| it.outer.is_ipv6() == ipv6);
-        let taken = [false, true].into_iter().filter(|ipv6| needs(*ipv6));
-        let taken = taken.filter(|ipv6| self.tunnels.is_taken(*ipv6));
-        let taken: Vec<PeerProblem> = taken
+        let taken: Vec<PeerProblem> = [false, true]
+            .into_iter()
+            .filter(|ipv6| needs(*ipv6) && self.tunnels.is_taken(*ipv6))
             .map(|ipv6| PeerProblem::TunnelTaken {
                 link: tunnels::link_name(ipv6),
             })
@@ -222,9 +222,9 @@ impl<'a> Decided<'a> {
 
 /// Returns the name of this node's own entry.
 fn own_name<'a>(peers: &'a [Peer], admission: &Admission<'_>) -> Option<&'a PeerName> {
-    let mut own = peers.iter().enumerate();
-    let own = own.find(|(index, _)| admission.is_this_node(*index));
-    own.map(|(_, peer)| peer.name())
+    let mut all = peers.iter().enumerate();
+    let (_, own) = all.find(|(index, _)| admission.is_this_node(*index))?;
+    Some(own.name())
 }
 
 /// Plans to remove all routes of ours.

@@ -359,10 +359,7 @@ impl fmt::Display for Step {
             | Self::SetLoopback { .. }
             | Self::TunePod { .. }
             | Self::AwaitAddresses { .. } => self.write_inside(f),
-            Self::SetPromiscuous { link, on } => {
-                let state = if *on { "on" } else { "off" };
-                write!(f, "turn promiscuous mode of {link} {state}")
-            }
+            Self::SetPromiscuous { link, on } => write_promiscuous(link, *on, f),
             Self::SetUp { link } => write!(f, "set {link} up"),
             Self::AddAddress { link, address } => write!(f, "add address {address} to {link}"),
             Self::RemoveAddress { link, address } => {
@@ -413,6 +410,11 @@ fn attach(link: &IfName, hooks: &BTreeSet<Hook>) -> Step {
 fn detach(link: &IfName, hooks: &BTreeSet<Hook>) -> Step {
     let (link, hooks) = (link.clone(), hooks.clone());
     Step::Detach { link, hooks }
+}
+
+fn write_promiscuous(link: &IfName, on: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let state = if on { "on" } else { "off" };
+    write!(f, "turn promiscuous mode of {link} {state}")
 }
 
 fn promiscuous(link: &IfName, on: bool) -> Step {

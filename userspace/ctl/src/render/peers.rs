@@ -86,11 +86,11 @@ mod tests {
             ),
             peer("c", "routed", &["via 10.244.2.0 dev viaduct.vx"], &[]),
         ];
-        let peers = peers.map(|peer| PeerView {
+        let listed = peers.map(|peer| PeerView {
             tunnel: (peer.name == "c").then(|| "203.0.113.3".to_owned()),
             ..peer
         });
-        insta::assert_snapshot!(super::peers(&peers, TableStyle::PLAIN), @r"
+        insta::assert_snapshot!(super::peers(&listed, TableStyle::PLAIN), @r"
         PEER  STATE        PREFIXES                   ADDRESSES  ROUTES
         a     routed       10.244.2.0/24,fd00:2::/64  192.0.2.2  via 192.0.2.2 dev eth0
         b     unreachable  10.244.2.0/24,fd00:2::/64  192.0.2.2  -

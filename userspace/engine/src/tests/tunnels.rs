@@ -37,8 +37,8 @@ fn state(node: &Node) -> String {
         .map(|one| format!("{one:?}"))
         .collect();
     routes.sort();
-    let link = seen.links.get(&name());
-    let link = link.map(|it| (it.up, it.mac, it.mtu, &it.addresses, &it.hooks));
+    let found = seen.links.get(&name());
+    let link = found.map(|it| (it.up, it.mac, it.mtu, &it.addresses, &it.hooks));
     let peers = seen
         .entries
         .keys()

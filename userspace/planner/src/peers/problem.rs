@@ -166,6 +166,33 @@ impl PeerProblem {
     }
 }
 
+impl PeerProblem {
+    /// Writes what prevents a way to a peer.
+    fn write_way(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::NotOnLink { peer, ipv4 } = self {
+            let family = if *ipv4 { "IPv4" } else { "IPv6" };
+            write!(
+                f,
+                "peer {peer} has no {family} address on a link of this node"
+            )
+        } else if let Self::NoRoute { peer } = self {
+            write!(f, "this node has no route to any address of peer {peer}")
+        } else if let Self::TunnelTaken { link } = self {
+            write!(
+                f,
+                "link {link} is not Viaduct's: there is no tunnel until it has another name"
+            )
+        } else if let Self::OwnName { peer, node } = self {
+            write!(
+                f,
+                "this node is {peer} in the list of peers, and {node} by --node-name: tunnels of other nodes do not reach it"
+            )
+        } else {
+            Ok(())
+        }
+    }
+}
+
 impl fmt::Display for PeerProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -208,24 +235,10 @@ impl fmt::Display for PeerProblem {
                 f,
                 "peer {peer}: {prefix} contains the node address {address}"
             ),
-            Self::NotOnLink { peer, ipv4 } => {
-                let family = if *ipv4 { "IPv4" } else { "IPv6" };
-                write!(
-                    f,
-                    "peer {peer} has no {family} address on a link of this node"
-                )
-            }
-            Self::NoRoute { peer } => {
-                write!(f, "this node has no route to any address of peer {peer}")
-            }
-            Self::TunnelTaken { link } => write!(
-                f,
-                "link {link} is not Viaduct's: there is no tunnel until it has another name"
-            ),
-            Self::OwnName { peer, node } => write!(
-                f,
-                "this node is {peer} in the list of peers, and {node} by --node-name: tunnels of other nodes do not reach it"
-            ),
+            Self::NotOnLink { .. }
+            | Self::NoRoute { .. }
+            | Self::TunnelTaken { .. }
+            | Self::OwnName { .. } => self.write_way(f),
             Self::RouteTaken {
                 peer,
                 prefix,

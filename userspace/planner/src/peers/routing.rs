@@ -76,8 +76,8 @@ impl Routing<'_> {
             let Some(first) = of_family().next() else {
                 continue;
             };
-            let found = self.neighbour(addresses, ipv4).map(|hop| (hop, true));
-            let found = found.or_else(|| through(tunnelled.as_mut()?, first.network(), tunnels));
+            let direct = self.neighbour(addresses, ipv4).map(|hop| (hop, true));
+            let found = direct.or_else(|| through(tunnelled.as_mut()?, first.network(), tunnels));
             let Some((hop, is_ready)) = found else {
                 routed
                     .problems

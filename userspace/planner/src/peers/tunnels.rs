@@ -193,13 +193,13 @@ impl<'a> Tunnels<'a> {
         let is_missing = |own: &&InterfaceAddress| !link.addresses.contains(own);
         let is_stale =
             |own: &&InterfaceAddress| !is_link_local(own.address) && !self.addresses.contains(own);
-        let added = self.addresses.iter().filter(is_missing);
-        let added = added.map(|address| Step::AddAddress {
+        let missing = self.addresses.iter().filter(is_missing);
+        let added = missing.map(|address| Step::AddAddress {
             link: name(),
             address: *address,
         });
-        let removed = link.addresses.iter().filter(is_stale);
-        let removed = removed.map(|address| Step::RemoveAddress {
+        let stale = link.addresses.iter().filter(is_stale);
+        let removed = stale.map(|address| Step::RemoveAddress {
             link: name(),
             address: *address,
         });

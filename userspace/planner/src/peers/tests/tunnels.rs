@@ -361,8 +361,8 @@ proptest! {
         for (list, all) in lists {
             let mode = if all { BetweenNodes::Tunnel } else { BetweenNodes::Auto };
             let plan = settle(&tunnelled(mode, list.clone()), &mut observed);
-            let names = observed.links.iter().map(|(name, link)| (link.index, name.clone()));
-            let names: std::collections::BTreeMap<u32, IfName> = names.collect();
+            let by_index = observed.links.iter().map(|(name, link)| (link.index, name.clone()));
+            let names: std::collections::BTreeMap<u32, IfName> = by_index.collect();
             let mut used = BTreeSet::new();
             for route in observed.routes.iter().filter(|one| one.protocol == 118) {
                 let Some(tunnel) = observed.tunnels.get(&names[&route.link]) else {
