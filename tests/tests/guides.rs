@@ -129,8 +129,10 @@ fn execute(name: &str) -> Result<()> {
     let Some(systemd) = Systemd::boot(&sandbox.node)? else {
         return Ok(());
     };
-    let needs = text.lines().filter_map(|line| line.strip_prefix(NEEDS));
-    let needs = needs.flat_map(|line| line.trim_end_matches("-->").split_whitespace());
+    let needs = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(NEEDS))
+        .flat_map(|line| line.trim_end_matches("-->").split_whitespace());
     for tool in ["dpkg-deb", "curl", "python3"].into_iter().chain(needs) {
         if systemd.script(&format!("command -v {tool}")).is_err() {
             skipped(&format!("{tool} is not installed"));
