@@ -96,9 +96,11 @@ impl Events {
             .inc();
         let mut past = self.past();
         past.last += 1;
+        let at = clock::now();
         let event = Arc::new(Event {
             sequence: past.last,
-            at: clock::now(),
+            at,
+            time: clock::rfc3339(at),
             action: news.action.to_owned(),
             subject: shortened(news.subject),
             outcome: news.outcome,
@@ -219,6 +221,7 @@ fn gap(missed: u64, next: &Event) -> Event {
     Event {
         sequence: next.sequence - 1,
         at: next.at,
+        time: next.time.clone(),
         action: "gap".to_owned(),
         subject: "events".to_owned(),
         outcome: EventOutcome::Failed,
