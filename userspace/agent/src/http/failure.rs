@@ -210,6 +210,17 @@ pub(crate) fn read_only(method: &Method, uri: &Uri) -> Response {
     (StatusCode::FORBIDDEN, Json(body)).into_response()
 }
 
+/// Responds to a request for a host that has the name of a web site.
+pub(crate) fn foreign_host(host: &str) -> Response {
+    let body = ErrorBody {
+        code: 4,
+        reason: ErrorReason::ForeignHost.word().to_owned(),
+        message: format!("the read-only socket serves no host {host:?}"),
+        details: "use localhost or an address".to_owned(),
+    };
+    (StatusCode::FORBIDDEN, Json(body)).into_response()
+}
+
 #[cfg(test)]
 mod tests {
     use planner::Refusal;

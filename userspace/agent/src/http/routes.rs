@@ -29,7 +29,7 @@ use crate::app::App;
 use crate::cni::commands::NamespaceQuery;
 use crate::http::connections::{PeerProcess, STOPPING};
 use crate::http::failure::{Failure, Parameters, no_such_method, no_such_path, read_only};
-use crate::http::{flows, hostports, metrics_listener, migration, peers, view, why};
+use crate::http::{flows, hostports, metrics_listener, migration, peers, view, web_page, why};
 use crate::process::uninstall as uninstallation;
 
 type Answer<T> = Result<Json<T>, Failure>;
@@ -57,9 +57,17 @@ pub(crate) fn router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
         .with_state(app)
 }
 
-/// Returns the router of the read-only socket: the same paths, for queries only.
+/// Returns the router of the read-only socket: the same paths, for queries only, and the page of
+/// `--web-page`.
 pub(crate) fn read_only_router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
-    router(app, stopped)
+    let has_page = app.config.get().access.web_page;
+    let mut router = router(app, stopped);
+    if has_page {
+        router = router
+            .merge(web_page::router())
+            .layer(from_fn(web_page::refuse_foreign_hosts));
+    }
+    router
         .layer(Extension(ReadOnly))
         .layer(from_fn(refuse_changes))
         .layer(map_response(add_version_header))
