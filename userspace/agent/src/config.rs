@@ -92,6 +92,16 @@ keys! {
     /// Group whose members may connect to the read-only socket, by name or number [default: none]
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String> = r#""viaduct""#,
+    /// Serve a page for browsers on the read-only socket, which needs a forwarded port [default:
+    /// false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    web_page: Option<bool>,
     /// Address and port that serve metrics, health and readiness over HTTP to everyone who reaches
     /// them [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -290,8 +300,8 @@ config! {
 
     Restart "socket" => socket: PathBuf = socket.clone(),
     /// Privileges of the agent, and its read-only socket.
-    Restart "sandbox, read-only-socket, socket-group" => access: Access =
-        Access::new(&socket, read_only, keys.socket_group, sandbox)?,
+    Restart "sandbox, read-only-socket, socket-group, web-page" => access: Access =
+        Access::new(&socket, read_only, keys.socket_group, keys.web_page, sandbox)?,
     /// Where metrics are served over TCP; `None` for nowhere.
     Restart "metrics-listen" => metrics_listen: Option<SocketAddr> = keys
         .metrics_listen

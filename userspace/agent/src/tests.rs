@@ -1,6 +1,7 @@
 //! Tests of the API through its client and a Unix socket, on a fake kernel in memory.
 
 mod cni;
+mod document;
 mod drops;
 mod flows;
 mod netavark;

@@ -6,12 +6,16 @@ use crate::PodView;
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Event {
     /// Sequence number, consecutive from 1 at the first start of the agent after a boot; it goes on
     /// over restarts.
     pub sequence: u64,
     /// Time of its end, in seconds since 1970 (UTC).
     pub at: u64,
+    /// The same time in the format of RFC 3339.
+    #[serde(default)]
+    pub time: String,
     /// Kind of event. CNI requests: `add`, `del`, `check`, `gc`, `status`; `replay` is a spooled
     /// DEL that the agent executes at its start. Agent: `start`, `reload`, `stop`, `uninstall`,
     /// `bypass` (a temporary mode of the netfilter bypass begins or ends),
@@ -36,6 +40,7 @@ pub struct Event {
 
 /// Result of the action that an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum EventOutcome {
     /// The request succeeded.

@@ -12,6 +12,7 @@ pub const DEFAULT_FLOW_LIMIT: usize = 1_000;
 
 /// Flows that match a [`FlowQuery`], and the usage of the flow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowsView {
     /// Matching flows, at most [`FlowQuery::limit`].
     pub flows: Vec<FlowView>,
@@ -28,6 +29,7 @@ pub struct FlowsView {
 
 /// Usage of the flow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowTableView {
     /// Capacity of the flow table in entries; a flow takes two.
     pub entries: u32,
@@ -41,6 +43,7 @@ pub struct FlowTableView {
 
 /// Usage of the flow table by one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PodFlowsView {
     /// Container ID.
     #[serde(rename = "containerID")]
@@ -56,6 +59,7 @@ pub struct PodFlowsView {
 
 /// A live flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowView {
     /// Container ID; `None` for a flow of the node itself.
     #[serde(rename = "containerID", default)]
@@ -100,6 +104,7 @@ pub struct FlowView {
 /// Endpoints of a packet, each as `192.0.2.1:443` or `[2001:db8::1]:443`; without a port for
 /// protocols that have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EndsView {
     /// Source address and port.
     pub source: String,
@@ -109,10 +114,12 @@ pub struct EndsView {
 
 /// Query parameters of [`path::FLOWS`]; a flow must match all that are present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 pub struct FlowQuery {
     /// Pod: name, `namespace/name`, or prefix of its container ID.
     pub pod: Option<String>,
     /// Remote address.
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub peer: Option<IpAddr>,
     /// Source or destination port, original or translated.
     pub port: Option<u16>,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Another node, in the body of a `PUT` and in the file of `--peers-file`. Both have the complete
 /// list of peers, the newest last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PeerSetting {
     /// Name of the node.
     pub name: String,
@@ -18,6 +19,7 @@ pub struct PeerSetting {
 
 /// Number of peers in one state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PeerCount {
     /// The state, see [`PeerView::state`].
     pub state: String,
@@ -27,6 +29,7 @@ pub struct PeerCount {
 
 /// A peer with its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PeerView {
     /// Name of the node.
     pub name: String,

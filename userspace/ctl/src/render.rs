@@ -247,7 +247,7 @@ fn networks(networks: &[NetworkView]) -> String {
             network.name.clone()
         };
         let pools = network.pools.iter().map(|pool| {
-            let total = if pool.total == u64::MAX {
+            let total = if pool.total >= api::MAX_INTEGER {
                 "∞".to_owned()
             } else {
                 pool.total.to_string()

@@ -132,6 +132,8 @@ pub(crate) struct Access {
     pub(crate) sandbox: SandboxLayers,
     /// The read-only socket; `None` without one.
     pub(crate) read_only: Option<ReadOnlyAddress>,
+    /// Whether it serves a page for browsers.
+    pub(crate) web_page: bool,
 }
 
 /// Where the agent listens for queries, and the clients that may connect.
@@ -148,6 +150,7 @@ impl Access {
         socket: &Path,
         read_only: Option<PathBuf>,
         group: Option<String>,
+        web_page: Option<bool>,
         sandbox: Option<&str>,
     ) -> Result<Self> {
         let beside = || group.is_some().then(|| api::read_only_socket(socket));
@@ -158,7 +161,12 @@ impl Access {
                 socket.display()
             );
         }
+        let web_page = web_page.unwrap_or(false);
+        if web_page && path.is_none() {
+            bail!("web-page: needs a read-only socket, by socket-group or read-only-socket");
+        }
         Ok(Self {
+            web_page,
             sandbox: sandbox.map_or(Ok(SandboxLayers::ON), |layers| parse("sandbox", layers))?,
             read_only: path.map(|path| ReadOnlyAddress { path, group }),
         })

@@ -152,9 +152,11 @@ impl Events {
             .inc();
         let mut past = self.past();
         past.last += 1;
+        let at = clock::now();
         let event = Arc::new(Event {
             sequence: past.last,
-            at: clock::now(),
+            at,
+            time: clock::rfc3339(at),
             action: news.action.to_owned(),
             subject: shortened(news.subject),
             pod: news.pod.map(|pod| PodView {
@@ -288,6 +290,7 @@ fn gap(missed: u64, next: &Event) -> Event {
     Event {
         sequence: next.sequence - 1,
         at: next.at,
+        time: next.time.clone(),
         action: GAP.to_owned(),
         subject: EVENTS.to_owned(),
         pod: None,
