@@ -94,6 +94,7 @@ mod tests {
         let add = Event {
             sequence: 7,
             at: 1_790_000_000,
+            time: "2026-09-21T14:13:20Z".to_owned(),
             action: "add".to_owned(),
             subject: "abc/eth0".to_owned(),
             pod: None,

@@ -179,6 +179,7 @@ fn healthy() -> Status {
         attachments: 2,
         last_reconcile: Some(Reconcile {
             finished_at: 1_800_000_000,
+            finished_time: "2027-01-15T08:00:00Z".to_owned(),
             duration_ms: 12,
             items: Vec::new(),
         }),
@@ -244,6 +245,7 @@ fn status_shows_every_degradation_before_anything_else() {
         ],
         last_reconcile: Some(Reconcile {
             finished_at: 1_800_000_000,
+            finished_time: "2027-01-15T08:00:00Z".to_owned(),
             duration_ms: 340,
             items: vec![
                 item("default/c1/eth0", Outcome::Repaired, "bridge port was down"),
@@ -379,6 +381,7 @@ fn published() -> Vec<PortView> {
         }),
         state: "attached".into(),
         since: 1_700_000_000,
+        since_time: "2023-11-14T22:13:20Z".to_owned(),
         claims: vec![
             claim("0.0.0.0:8080", "socket"),
             claim("[::]:8080", "nothing"),

@@ -26,6 +26,7 @@ fn event(sequence: u64, message: &str) -> Arc<Event> {
     Arc::new(Event {
         sequence,
         at: 1_790_000_000,
+        time: "2026-09-21T14:13:20Z".to_owned(),
         action: "add".to_owned(),
         subject: "abc/eth0".to_owned(),
         pod: None,
