@@ -3,7 +3,7 @@
 use abi::DropReason;
 
 /// Reasons that the test `drop_reasons` provokes: event and explanation name the same reason.
-pub const PROVOKED: [DropReason; 21] = [
+pub const PROVOKED: [DropReason; 18] = [
     DropReason::Malformed,
     DropReason::SpoofedMac,
     DropReason::SpoofedAddress,
@@ -12,9 +12,7 @@ pub const PROVOKED: [DropReason; 21] = [
     DropReason::UnknownPod,
     DropReason::TooManyHeaders,
     DropReason::SpoofedFromOutside,
-    DropReason::NoEgressAddress,
     DropReason::NoFlow,
-    DropReason::UnknownUplink,
     DropReason::IngressPolicy,
     DropReason::TinyFragment,
     DropReason::TaggedTwice,
@@ -23,12 +21,23 @@ pub const PROVOKED: [DropReason; 21] = [
     DropReason::RogueRouter,
     DropReason::RogueDhcp,
     DropReason::DirectAccess,
-    DropReason::InternalNetwork,
     DropReason::ErrorWithoutFlow,
 ];
 
 /// The other reasons, and why no single packet there and its explanation have them.
-pub const UNPROVOKED: [(DropReason, &str); 10] = [
+pub const UNPROVOKED: [(DropReason, &str); 13] = [
+    (
+        DropReason::NoEgressAddress,
+        "needs an egress address that the node does not have: unit tests of `verdict`",
+    ),
+    (
+        DropReason::UnknownUplink,
+        "needs a link to the world without programs: unit tests of `verdict`",
+    ),
+    (
+        DropReason::InternalNetwork,
+        "needs an internal network: `closed_networks` provokes it",
+    ),
     (
         DropReason::NoPort,
         "needs flows that use all ports of an address: `nat_load` provokes it",

@@ -260,7 +260,7 @@ fn events_outlive_a_killed_agent_and_a_damaged_file_with_their_pods() -> Result<
     until("the repair is an event of the pod", || {
         let is_repair = |event: &Value| {
             event["action"] == "reconcile"
-                && event["subject"] == "pod/eth0"
+                && event["subject"] == "default/pod/eth0"
                 && event["pod"]["name"] == "web-0"
         };
         Ok(events(&agent)?.iter().any(is_repair).then_some(()))

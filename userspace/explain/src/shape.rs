@@ -58,6 +58,11 @@ impl Shape {
         }
     }
 
+    /// Returns whether such a frame is dropped whatever packet is in it.
+    pub const fn is_of_frame(self) -> bool {
+        matches!(self, Self::ForeignFrame | Self::Tagged | Self::TaggedTwice)
+    }
+
     /// Returns the VLAN of the outer tag, which the kernel has removed; `None` without a tag.
     pub(crate) const fn outer_vlan(self) -> Option<u32> {
         match self {

@@ -156,7 +156,8 @@ fn dropped(
     let reason = reasons.find(|it| it.name() == event.reason);
     let tuple = match tuple(event) {
         Some(tuple) => tuple,
-        None if reason == Some(DropReason::ForeignFrame) => Tuple::default(),
+        // The kind of the frame decides, whatever is in it.
+        None if reason.is_some_and(|reason| Shape::of(reason).is_of_frame()) => Tuple::default(),
         None => return Err(refused("the packet has no IP addresses").into()),
     };
     let question = Question {
@@ -170,8 +171,10 @@ fn dropped(
     let leg = explain::explain_at(&mut Node::new(snapshot), place, interface, &question);
     let words = view::Words { names, links };
     let mut request = words.leg(&leg);
-    if event.packet.is_none() {
-        (request.packet, request.arrived) = (EndsView::default(), EndsView::default());
+    // The report has no addresses, or no ports, where the program could not read them.
+    let reported = event.packet.clone().unwrap_or_default();
+    if request.packet != reported {
+        (request.packet, request.arrived) = (reported.clone(), reported);
     }
     if request.reason.as_ref() != Some(&event.reason) {
         notes.push(format!(
