@@ -41,8 +41,9 @@ impl Scene {
         }
         let sandbox = Sandbox::new()?;
         sandbox.node.call("mkdir -p /run/docker/plugins")?;
-        let agent = Agent::start(&sandbox.node, &FLAGS)?;
+        // First: it mounts the cgroups that the agent's is in.
         let docker = Docker::without_bridge(&sandbox.node, DockerRelease::Installed)?;
+        let agent = Agent::start(&sandbox.node, &FLAGS)?;
         let before = Residue::of(&sandbox.node, &[])?;
         Ok(Some(Self {
             docker,
@@ -139,8 +140,8 @@ fn docker_run_publishes_ports_and_names_containers() -> Result<()> {
     let mut endpoints = containers
         .values()
         .filter_map(|it| it["EndpointID"].as_str());
-    let listed = scene.agent.get("/v1/attachments")?;
-    let listed = listed.as_array().context("a list")?;
+    let attachments = scene.agent.get("/v1/attachments")?;
+    let listed = attachments.as_array().context("a list")?;
     assert_eq!(listed.len(), 2);
     ensure!(endpoints.all(|endpoint| listed.iter().any(|it| it["containerID"] == endpoint)));
     assert_eq!(listed[0]["network"], format!("docker-{}", &id[..12]));
@@ -205,6 +206,7 @@ fn containers_of_dockerd_survive_the_agent() -> Result<()> {
     scene.world_reaches(PUBLISHED)?;
     drop((serving, stream));
     // A restarted container has its port again.
+    web.unbind()?;
     scene.docker.call("restart --time 0 web")?;
     let web = scene.docker.namespace("web")?;
     let _serving = Echo::start(&web, PORT)?;

@@ -240,8 +240,8 @@ fn endpoints_of_docker_reach_each_other_and_the_outside_and_publish_ports() -> R
     assert_eq!(scene.published(ENDPOINTS[1])?, [PUBLISHED]);
     let (_, stream) = tcp_source(&scene.sandbox.world, 0, at(NODE[0], PUBLISHED))?;
     tcp_echo(&stream)?;
-    let listed = scene.agent.get("/v1/attachments")?;
-    let listed = listed.as_array().context("a list")?;
+    let attachments = scene.agent.get("/v1/attachments")?;
+    let listed = attachments.as_array().context("a list")?;
     assert_eq!(listed.len(), 2);
     assert_eq!(listed[0]["pod"]["namespace"], "docker");
     assert_eq!(listed[0]["network"], "docker-0123456789ab");
@@ -375,7 +375,7 @@ fn docker_gets_a_free_port_for_ranges_and_ports_without_a_number() -> Result<()>
     node.sysctl("ipv4/ip_local_port_range", "40000 40003")?;
     // Another process has the first of each.
     let bind = |port| node.run(|| TcpListener::bind(("0.0.0.0", port)));
-    let _ports = [bind(9000)?, bind(40000)?];
+    let bound = [bind(9000)?, bind(40000)?];
     scene.publish(ENDPOINTS[0], &json!([tcp(9000, 9005), tcp(0, 0)]))?;
     let ports = scene.published(ENDPOINTS[0])?;
     assert_eq!(ports[0], 9001);
@@ -401,6 +401,7 @@ fn docker_gets_a_free_port_for_ranges_and_ports_without_a_number() -> Result<()>
         "a failed call changes nothing"
     );
     node.sysctl("ipv4/ip_local_port_range", "32768 60999")?;
+    drop(bound);
     scene.stop(&container, ENDPOINTS[0])?;
     scene.clean()
 }

@@ -21,13 +21,11 @@ use planner::{
 use crate::cni::file_watch::Directories;
 use crate::telemetry::log::{self, LogFormat};
 use declare::{KeyValue, Rule, config, keys};
-use docker_files::DockerFiles;
 use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
 
-pub(crate) use self::{file::sample, values::ReadOnlyAddress};
+pub(crate) use self::{file::sample, values::DockerFiles, values::ReadOnlyAddress};
 
 mod declare;
-pub(crate) mod docker_files;
 mod file;
 mod limit_keys;
 pub(crate) mod live;

@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail};
 use tokio::sync::watch;
 
 use crate::app::App;
-use crate::config::docker_files::DockerFiles;
+use crate::config::DockerFiles;
 use crate::http::connections;
 use crate::http::socket::Socket;
 use driver::Driver;

@@ -143,18 +143,21 @@ impl NetworkSpec {
 
     /// Returns one set of ranges for each family.
     fn ranges(&self) -> Result<Vec<RangeSet>, Refused> {
-        let ranges = self.pools.iter().map(PoolSpec::range);
-        let ranges = ranges.collect::<Result<Vec<Range>, Refused>>()?;
+        let pools = self.pools.iter().map(PoolSpec::range);
+        let ranges = pools.collect::<Result<Vec<Range>, Refused>>()?;
         let set = |ipv4| {
-            let of_family = ranges
+            let of_family: Vec<Range> = ranges
                 .iter()
-                .filter(|range| range.subnet().is_ipv4() == ipv4);
-            let of_family = of_family.copied().collect::<Vec<_>>();
+                .filter(|range| range.subnet().is_ipv4() == ipv4)
+                .copied()
+                .collect();
             (!of_family.is_empty()).then(|| RangeSet::new(of_family))
         };
-        let sets = [set(true), set(false)].into_iter().flatten();
-        let sets = sets.collect::<Result<Vec<RangeSet>, _>>();
-        let sets = sets.map_err(|error| Refused::new(error.to_string()))?;
+        let sets = [set(true), set(false)]
+            .into_iter()
+            .flatten()
+            .collect::<Result<Vec<RangeSet>, _>>()
+            .map_err(|error| Refused::new(error.to_string()))?;
         if sets.is_empty() {
             return Err(Refused::new(
                 "a network of the driver viaduct needs a subnet",

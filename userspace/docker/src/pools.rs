@@ -282,8 +282,8 @@ impl Pool {
 
 /// Parses the prefix of a pool, which must have room for a gateway and a container.
 fn prefix(text: &str) -> Result<Cidr, Refused> {
-    let prefix = Cidr::masked(text);
-    let prefix = prefix.map_err(|error| Refused::new(format!("subnet {text}: {error}")))?;
+    let prefix =
+        Cidr::masked(text).map_err(|error| Refused::new(format!("subnet {text}: {error}")))?;
     let bits = if prefix.is_ipv4() { 32 } else { 128 };
     if (1..=bits - 2).contains(&prefix.prefix_len()) {
         Ok(prefix)
@@ -294,8 +294,7 @@ fn prefix(text: &str) -> Result<Cidr, Refused> {
 }
 
 fn within(prefix: Cidr, text: &str) -> Result<Cidr, Refused> {
-    let sub = Cidr::masked(text);
-    let sub = sub.map_err(|error| Refused::new(format!("range {text}: {error}")))?;
+    let sub = Cidr::masked(text).map_err(|error| Refused::new(format!("range {text}: {error}")))?;
     if prefix.contains(sub.network()) && prefix.contains(sub.last()) {
         Ok(sub)
     } else {

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use model::{Cidr, HairpinMode, NetworkAccess};
 use planner::DeclaredNetworks;
 
-use super::{items, parse, prefixes};
+use super::{items, optional_path, parse, path, prefixes};
 use crate::process::sandbox::SandboxLayers;
 
 /// Default of `--non-masquerade-cidr` with `--kubenet`, as of kubelet's flag of the same name.
@@ -170,5 +170,24 @@ impl Access {
             sandbox: sandbox.map_or(Ok(SandboxLayers::ON), |layers| parse("sandbox", layers))?,
             read_only: path.map(|path| ReadOnlyAddress { path, group }),
         })
+    }
+}
+
+/// The networks and addresses of Docker, by default.
+const DOCKER_STATE: &str = "/var/lib/viaduct/docker.json";
+
+/// Where Docker's drivers are served, and where their state is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DockerFiles {
+    pub(crate) socket: PathBuf,
+    pub(crate) state: PathBuf,
+}
+
+impl DockerFiles {
+    /// Returns the files; `None` without a socket.
+    pub(super) fn of(socket: Option<PathBuf>, state: Option<PathBuf>) -> Result<Option<Self>> {
+        let state = path("docker-state", state, DOCKER_STATE)?;
+        let socket = optional_path("docker-socket", socket)?;
+        Ok(socket.map(|socket| Self { socket, state }))
     }
 }
