@@ -90,8 +90,7 @@ keys! {
     /// Group whose members may connect to the read-only socket, by name or number [default: none]
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String> = r#""viaduct""#,
-    /// Serve a page for browsers on the read-only socket, which needs a forwarded port [default:
-    /// false]
+    /// Serve a page for browsers on the read-only socket, by a forwarded port [default: false]
     #[arg(
         long,
         value_name = "BOOL",
