@@ -25,7 +25,7 @@ pub const PROVOKED: [DropReason; 18] = [
 ];
 
 /// The other reasons, and why no single packet there and its explanation have them.
-pub const UNPROVOKED: [(DropReason, &str); 13] = [
+pub const UNPROVOKED: [(DropReason, &str); 16] = [
     (
         DropReason::NoEgressAddress,
         "needs an egress address that the node does not have: unit tests of `verdict`",
@@ -77,6 +77,18 @@ pub const UNPROVOKED: [(DropReason, &str); 13] = [
     (
         DropReason::RateLimit,
         "depends on the tokens at the time of the packet: `shaping` provokes it",
+    ),
+    (
+        DropReason::TunnelStranger,
+        "needs a tunnel and its peers: `tunnels` provokes it",
+    ),
+    (
+        DropReason::TunnelSource,
+        "needs a tunnel and its peers: `tunnels` provokes it",
+    ),
+    (
+        DropReason::TunnelDestination,
+        "needs a tunnel and its peers: `tunnels` provokes it",
     ),
 ];
 

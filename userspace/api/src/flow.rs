@@ -126,6 +126,7 @@ pub struct FlowQuery {
     /// `tcp`, `udp`, `icmp`, `sctp`, or an IP protocol number.
     pub protocol: Option<String>,
     /// Order of the flows in the response; that of the table if absent.
+    #[cfg_attr(feature = "openapi", param(inline))]
     pub sort: Option<FlowOrder>,
     /// Maximum number of flows in the response; [`DEFAULT_FLOW_LIMIT`] if absent.
     pub limit: Option<usize>,

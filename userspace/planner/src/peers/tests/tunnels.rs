@@ -369,13 +369,19 @@ proptest! {
                     continue;
                 };
                 let gateway = route.gateway.unwrap();
-                let owner = list.iter().rev().find(|one| one.prefixes().contains(&route.destination));
+                // Of peers with one prefix, one has the route.
+                let owner = list.iter().find(|one| {
+                    let mac = mac_of(one.name());
+                    let leads_there = |entry: &TunnelEntry| matches!(entry,
+                        TunnelEntry::Forwarding { mac: of, remote }
+                            if *of == mac && one.addresses().contains(remote));
+                    one.prefixes().contains(&route.destination)
+                        && tunnel.entries.contains(&TunnelEntry::Neighbour { gateway, mac })
+                        && tunnel.entries.iter().any(leads_there)
+                });
+                prop_assert!(owner.is_some(), "{:?}", route);
                 let mac = mac_of(owner.unwrap().name());
                 used.insert(TunnelEntry::Neighbour { gateway, mac });
-                let leads_there = tunnel.entries.iter().any(|entry| matches!(entry,
-                    TunnelEntry::Forwarding { mac: of, remote }
-                        if *of == mac && owner.unwrap().addresses().contains(remote)));
-                prop_assert!(leads_there, "{:?}", route);
             }
             let present: BTreeSet<TunnelEntry> = observed.tunnels.values()
                 .flat_map(|tunnel| tunnel.entries.iter().cloned())
