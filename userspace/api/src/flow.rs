@@ -134,7 +134,11 @@ pub struct FlowQuery {
 
 /// Order of flows in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "openapi",
+    derive(utoipa::ToSchema),
+    schema(rename_all = "lowercase")
+)]
 pub enum FlowOrder {
     /// Most bytes first, of both directions.
     Bytes,

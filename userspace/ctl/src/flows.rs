@@ -186,6 +186,10 @@ impl Flows {
 }
 
 /// Draws the tables until the user quits.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the other keys have no meaning"
+)]
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     interval: Duration,

@@ -75,6 +75,10 @@ fn show(
 }
 
 /// Waits until `next`, for which it returns `None`, or for a key or another size of the terminal.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "all other events change the size or nothing"
+)]
 fn wait(screen: &mut Screen, next: Instant) -> Result<Option<Pressed>> {
     if !event::poll(next.saturating_duration_since(Instant::now()))? {
         return Ok(None);

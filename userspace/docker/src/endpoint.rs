@@ -28,6 +28,7 @@ pub struct Endpoint {
 impl Endpoint {
     /// Returns the key of the attachment. The interface name is the one in the node's namespace,
     /// from which dockerd moves the interface: `vd` and the first digits of the endpoint's ID.
+    #[expect(clippy::missing_panics_doc, reason = "hexadecimal digits are an ID")]
     pub fn key(network: &Id, endpoint: &Id) -> AttachmentKey {
         AttachmentKey {
             network: NetworkSpec::name(network),
@@ -71,7 +72,11 @@ impl Endpoint {
         };
         let is_chosen = given.mac_address.is_empty();
         let answer = Interface {
-            mac_address: is_chosen.then(|| mac.to_string()).unwrap_or_default(),
+            mac_address: if is_chosen {
+                mac.to_string()
+            } else {
+                String::new()
+            },
             ..Interface::default()
         };
         let own = [v4, v6].into_iter().flatten();

@@ -56,6 +56,10 @@ impl NetworkSpec {
     }
 
     /// Returns the name of a network in the agent: `docker-` and the first digits of its ID.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "the digits of an ID make a valid name"
+    )]
     pub fn name(id: &Id) -> NetworkName {
         let name = format!("docker-{}", id.short()).parse();
         name.expect("hexadecimal digits behind a word are a network's name")
@@ -232,14 +236,17 @@ fn texts(value: &Value) -> Result<BTreeMap<String, String>, Refused> {
             let texts = map.iter().map(|(name, value)| (name.clone(), text(value)));
             Ok(texts.collect())
         }
-        other => Err(Refused::new(format!("{GENERIC} is no map: {other}"))),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err(Refused::new(format!("{GENERIC} is no map: {value}")))
+        }
     }
 }
 
 fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+    if let Value::String(text) = value {
+        text.clone()
+    } else {
+        value.to_string()
     }
 }
 

@@ -252,8 +252,7 @@ fn rate(map: &BTreeMap<String, String>, name: &str) -> Result<Option<NonZeroU64>
     let Some(text) = map.get(name) else {
         return Ok(None);
     };
-    let rate =
-        cni::parse_rate(text).map_err(|why| Refused::option(name, text, &why.to_string()))?;
+    let rate = cni::parse_rate(text).map_err(|why| Refused::option(name, text, &why))?;
     Ok(NonZeroU64::new(rate))
 }
 

@@ -120,10 +120,11 @@ impl<K: Kernel> Engine<K> {
             Before::Attached(record) => Ok(self.store.put(&record)?),
             Before::Network { name, network } => {
                 self.node.ready.remove(&name);
-                Ok(match network {
-                    Some(network) => self.store.put_network(&network)?,
-                    None => self.store.remove_network(&name)?,
-                })
+                let stored = match network {
+                    Some(network) => self.store.put_network(&network),
+                    None => self.store.remove_network(&name),
+                };
+                Ok(stored?)
             }
             Before::DefaultNetwork(network) => {
                 self.node.ready.remove(&network.name);

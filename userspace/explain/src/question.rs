@@ -69,9 +69,10 @@ impl Question {
 
     /// Returns the source MAC address of its frame, from a sender that has `own`.
     pub(crate) fn source_mac(&self, own: Mac) -> Mac {
-        match self.shape {
-            Shape::ForgedMac => FORGED,
-            _ => own,
+        if self.shape == Shape::ForgedMac {
+            FORGED
+        } else {
+            own
         }
     }
 

@@ -44,6 +44,10 @@ pub enum Shape {
 impl Shape {
     /// Returns the kind of packets that are dropped for a reason, where addresses and ports do not
     /// decide.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "addresses and ports decide in all others"
+    )]
     pub const fn of(reason: DropReason) -> Self {
         use DropReason as R;
         match reason {
@@ -65,14 +69,20 @@ impl Shape {
 
     /// Returns the VLAN of the outer tag, which the kernel has removed; `None` without a tag.
     pub(crate) const fn outer_vlan(self) -> Option<u32> {
-        match self {
-            Self::Tagged => Some(FOREIGN_VLAN),
-            Self::TaggedTwice => Some(0),
-            _ => None,
+        if matches!(self, Self::Tagged) {
+            Some(FOREIGN_VLAN)
+        } else if matches!(self, Self::TaggedTwice) {
+            Some(0)
+        } else {
+            None
         }
     }
 
     /// Returns the bytes of a frame of this kind.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "each match changes what few kinds need"
+    )]
     pub(crate) fn bytes(self, mut frame: Frame) -> Vec<u8> {
         let is_v4 = frame.source.is_v4();
         match self {
@@ -107,9 +117,10 @@ mod tests {
     use crate::{Node, Outcome, Question, Sender, explain_at};
 
     fn outcome(place: Place, question: &Question) -> Outcome {
-        let interface = match place {
-            Place::FromPod => VETH,
-            _ => UPLINK,
+        let interface = if place == Place::FromPod {
+            VETH
+        } else {
+            UPLINK
         };
         explain_at(
             &mut Node::new(snapshot(&world())),

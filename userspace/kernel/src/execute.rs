@@ -66,7 +66,10 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::ReleasePort {
             reservation,
             generation,
-        } => release_port(host, reservation, *generation),
+        } => {
+            host.reservations.release(reservation, *generation);
+            Ok(())
+        }
         Step::PutEntry { key, entry, .. } => put_entry(host, key, entry)
             .inspect(|()| crash::point())
             .attempt(|| format!("write the table entry {key:?}")),
@@ -128,15 +131,6 @@ fn reserve_port(
     if was_left {
         set_binder(host, &reservation, None)?;
     }
-    Ok(())
-}
-
-fn release_port(
-    host: &mut Host,
-    reservation: &PortReservation,
-    generation: u32,
-) -> Result<(), Failed> {
-    host.reservations.release(reservation, generation);
     Ok(())
 }
 

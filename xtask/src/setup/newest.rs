@@ -4,6 +4,7 @@
 //! A release is of the first of Debian's suites whose program runs here. Where none is to be had,
 //! tests use the installed one.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -91,7 +92,7 @@ impl Release {
                 Ok(false) => "it does not come".to_owned(),
                 Err(error) => format!("{error:#}"),
             };
-            reasons += &format!("{suite}: {reason}\n");
+            let _always_fits = writeln!(reasons, "{suite}: {reason}");
         }
         fs::create_dir_all(project::tools())?;
         fs::write(&refused, reasons)?;

@@ -50,6 +50,10 @@ pub(super) async fn publish(
 }
 
 /// Returns the port that another process or attachment has.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "all others are about no port"
+)]
 fn conflict(error: &EngineError) -> Option<TakenPort> {
     match error {
         EngineError::PortInUse(in_use) => {

@@ -82,7 +82,7 @@ fn network_paths(router: Routes) -> Routes {
     let network_of: fn(&OfNetwork) -> String = |request| request.network.to_string();
     let endpoint_of: fn(&OfEndpoint) -> String =
         |request| interface(&request.network, &request.endpoint);
-    let routes = NetworkRoutes(router)
+    let all = NetworkRoutes(router)
         .query("Join", async_fn!(join))
         .query("Leave", async_fn!(leave))
         .query("EndpointOperInfo", async_fn!(endpoint_info))
@@ -119,8 +119,7 @@ fn network_paths(router: Routes) -> Routes {
             ("unpublish-ports", endpoint_of),
             async_fn!(revoke),
         );
-    routes
-        .0
+    all.0
         .route("/NetworkDriver.GetCapabilities", fixed(capabilities))
         .route("/NetworkDriver.DiscoverNew", fixed(json!({})))
         .route("/NetworkDriver.DiscoverDelete", fixed(json!({})))

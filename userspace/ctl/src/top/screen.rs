@@ -67,6 +67,10 @@ impl Screen {
     }
 
     /// Changes what the key says.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the other keys have no meaning"
+    )]
     pub(super) fn press(&mut self, key: KeyEvent) -> Pressed {
         let interrupts = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {

@@ -109,8 +109,8 @@ impl<'a> Tunnels<'a> {
         let name = link_name(ipv6);
         let is_foreign = |link: &NodeLink| {
             // An agent that was killed leaves a device without alias, which is completed.
-            !self.observed.tunnels.contains_key(&name)
-                && !(link.alias.is_none() && link.mac == Some(self.mac))
+            let is_unfinished = link.alias.is_none() && link.mac == Some(self.mac);
+            !self.observed.tunnels.contains_key(&name) && !is_unfinished
         };
         self.observed.links.get(&name).is_some_and(is_foreign)
     }

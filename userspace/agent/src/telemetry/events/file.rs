@@ -235,21 +235,21 @@ impl Writer {
     fn run(mut self, commands: &Receiver<Command>) {
         for command in commands {
             match command {
-                Command::Append(event) => self.append(event),
+                Command::Append(event) => self.append(&event),
                 Command::Finish(_ends_with_this_scope) => return,
             }
         }
     }
 
-    fn append(&mut self, event: Arc<Event>) {
+    fn append(&mut self, event: &Arc<Event>) {
         if self.latest.len() == HISTORY_LENGTH {
             self.latest.pop_front();
         }
-        self.latest.push_back(Arc::clone(&event));
+        self.latest.push_back(Arc::clone(event));
         let written = if self.is_stale || self.is_large() {
             self.rewrite()
         } else {
-            self.append_line(&event)
+            self.append_line(event)
         };
         // The next event writes the whole file, with this one in it.
         self.is_stale = written.is_err();

@@ -112,9 +112,10 @@ fn lasting_degradations(history: &VecDeque<Arc<Event>>) -> Degradations {
     let mut lasting = Degradations::new();
     for event in history.iter().filter(|event| event.action == DEGRADED) {
         let (key, message) = degradation(&event.subject, &event.message);
-        match event.outcome {
-            EventOutcome::Failed => drop(lasting.insert(key, message)),
-            _ => drop(lasting.remove(&key)),
+        if event.outcome == EventOutcome::Failed {
+            lasting.insert(key, message);
+        } else {
+            lasting.remove(&key);
         }
     }
     lasting
@@ -233,7 +234,9 @@ mod tests {
                 .iter()
                 .map(|it| (it.subject.clone(), it.outcome.word()))
                 .collect();
-            news.into_iter().for_each(|event| events.emit(event));
+            for event in news {
+                events.emit(event);
+            }
             words
         };
         let mut first = Reported::default();

@@ -26,6 +26,10 @@ fn routed() -> Observed {
 }
 
 /// Executes a plan as the kernel does.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "plans of peers have no other steps"
+)]
 fn run(plan: &Plan, observed: &mut Observed) {
     for step in plan.steps() {
         match step {
@@ -39,7 +43,9 @@ fn run(plan: &Plan, observed: &mut Observed) {
             Step::Tunnel(TunnelStep::Create(spec)) => create(spec, observed),
             Step::Tunnel(TunnelStep::Delete(name)) => delete(name, observed),
             Step::Tunnel(TunnelStep::Change(changes)) => {
-                changes.iter().for_each(|one| change(one, observed));
+                for one in changes {
+                    change(one, observed);
+                }
             }
             Step::SetMac { link, mac } => of(link, observed).mac = Some(*mac),
             Step::SetMtu { link, mtu } => of(link, observed).mtu = *mtu,

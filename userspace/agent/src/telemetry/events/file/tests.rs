@@ -67,7 +67,7 @@ fn the_event_file_is_bounded_by_number_and_by_bytes() {
         let mut writer = writer(&directory);
         for _ in 0..number {
             sequence += 1;
-            writer.append(event(sequence, &"x".repeat(length)));
+            writer.append(&event(sequence, &"x".repeat(length)));
             assert!(writer.lines <= REWRITE_LINES);
         }
         let size = fs::metadata(directory.path().join(NAME)).unwrap().len();
@@ -150,11 +150,11 @@ fn events_that_could_not_be_written_are_written_with_the_next_one() {
     let parent = TempDir::new().unwrap();
     let directory = parent.path().join("state");
     let mut writer = Writer::new(directory.join(NAME), &Kept::default(), false);
-    writer.append(event(1, ""));
+    writer.append(&event(1, ""));
     assert!(writer.has_failed && writer.is_stale);
     fs::create_dir(&directory).unwrap();
-    writer.append(event(2, ""));
-    writer.append(event(3, ""));
+    writer.append(&event(2, ""));
+    writer.append(&event(3, ""));
     assert!(!writer.has_failed);
     let (kept, _) = read(&directory.join(NAME));
     let numbers: Vec<u64> = kept.events.iter().map(|it| it.sequence).collect();
