@@ -66,10 +66,7 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::ReleasePort {
             reservation,
             generation,
-        } => {
-            host.reservations.release(reservation, *generation);
-            Ok(())
-        }
+        } => release_port(host, reservation, *generation),
         Step::PutEntry { key, entry, .. } => put_entry(host, key, entry)
             .inspect(|()| crash::point())
             .attempt(|| format!("write the table entry {key:?}")),
@@ -131,6 +128,16 @@ fn reserve_port(
     if was_left {
         set_binder(host, &reservation, None)?;
     }
+    Ok(())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "returns what each step returns")]
+fn release_port(
+    host: &mut Host,
+    reservation: &PortReservation,
+    generation: u32,
+) -> Result<(), Failed> {
+    host.reservations.release(reservation, generation);
     Ok(())
 }
 
