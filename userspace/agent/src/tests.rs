@@ -1,12 +1,10 @@
 //! Tests of the API through its client and a Unix socket, on a fake kernel in memory.
 
 mod cni;
-mod document;
 mod drops;
 mod flows;
 mod netavark;
 mod overload;
-mod refused_adds;
 mod why;
 
 use std::path::PathBuf;
@@ -31,7 +29,6 @@ use tokio::sync::mpsc;
 
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
-use crate::cni::refused_adds::RefusedAdds;
 use crate::cni::spool::SpoolReplay;
 use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
@@ -169,9 +166,8 @@ fn serve(
         rules: RuleReader::new(&config.bpffs),
         offload_counts: Arc::default(),
         features: Features::default(),
-        refused_adds: RefusedAdds::default(),
         replay: SpoolReplay::of(Spool::for_socket(&socket)),
-        installed_files: InstalledFiles::of(config, None),
+        installed_files: InstalledFiles::of(config),
         installation: crate::process::installation::Installation::of(config),
         events: Arc::default(),
         metrics: crate::telemetry::metrics::Metrics::default(),

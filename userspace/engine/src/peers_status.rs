@@ -42,8 +42,6 @@ impl PeersStatus {
         let kinds = [
             PeerProblemKind::Conflict,
             PeerProblemKind::NotOnLink,
-            PeerProblemKind::NoRoute,
-            PeerProblemKind::Tunnel,
             PeerProblemKind::RouteTaken,
             PeerProblemKind::TooManyRoutes,
         ];

@@ -21,7 +21,6 @@ mod sysctls;
 #[cfg(test)]
 mod tests;
 mod tuning;
-mod tunnels;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

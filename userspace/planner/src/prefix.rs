@@ -23,18 +23,16 @@ struct Class {
     pods: bool,
     shared: bool,
     open: bool,
-    peer: bool,
 }
 
 /// Returns the entries for the pods' subnets, those of them where hosts may have addresses that the
 /// agent does not know (`open`), the prefixes that containers of other software share with them,
-/// the prefixes that are not masqueraded, and those of `peers` whose packets come by a tunnel.
+/// and the prefixes that are not masqueraded.
 pub(crate) fn prefixes(
     pods: &BTreeSet<Cidr>,
     open: &BTreeSet<Cidr>,
     shared: &BTreeSet<Cidr>,
     no_masquerade: &BTreeSet<Cidr>,
-    peers: &BTreeSet<Cidr>,
 ) -> Entries {
     let mut own: BTreeMap<Cidr, Class> = BTreeMap::new();
     for cidr in shared {
@@ -48,9 +46,6 @@ pub(crate) fn prefixes(
     }
     for cidr in no_masquerade {
         own.entry(*cidr).or_default().no_masquerade = true;
-    }
-    for cidr in peers {
-        own.entry(*cidr).or_default().peer = true;
     }
     // The trie stores IPv4 as mapped addresses below `::/0`: an entry for `0.0.0.0/0` keeps `::/0`
     // from applying to it.
@@ -81,7 +76,6 @@ impl BitOr for Class {
             pods: self.pods || other.pods,
             shared: self.shared || other.shared,
             open: self.open || other.open,
-            peer: self.peer || other.peer,
         }
     }
 }
@@ -93,7 +87,6 @@ impl Class {
             pods: self.pods,
             shared: self.shared,
             complete: self.pods && !self.shared && !self.open,
-            peer: self.peer,
         }
     }
 }

@@ -1,10 +1,8 @@
-//! Software that tests run and that is not installed, below `target/tools`: newer releases than the
-//! machine's of what Viaduct is compared with (the reference plugins and Docker), and Prometheus.
+//! Newer releases than the machine's of software that tests compare with: the reference plugins and
+//! Docker of Debian's newest suite, below `target/tools`.
 //!
-//! A release is of the first of Debian's suites whose program runs here. Where none is to be had,
-//! tests use the installed one.
+//! Where a release cannot be had or does not run here, tests use the installed one.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,9 +14,7 @@ use crate::progress::Steps;
 use crate::{command, project};
 
 /// Debian's newest suite.
-const NEWEST: &[&str] = &["sid"];
-/// Also the suites whose programs run with older C libraries.
-const ANY: &[&str] = &["sid", "trixie", "bookworm"];
+const SUITE: &str = "sid";
 
 /// Software that is unpacked.
 #[derive(Clone, Copy)]
@@ -30,8 +26,6 @@ struct Release {
     folder: &'static str,
     /// A program and an argument that show whether it runs here.
     proof: (&'static str, &'static str),
-    /// Suites, the preferred one first.
-    suites: &'static [&'static str],
 }
 
 const REFERENCE: Release = Release {
@@ -39,7 +33,6 @@ const REFERENCE: Release = Release {
     package: "containernetworking-plugins",
     folder: "usr/lib/cni",
     proof: ("bridge", "--version"),
-    suites: NEWEST,
 };
 
 const DOCKER: Release = Release {
@@ -47,7 +40,6 @@ const DOCKER: Release = Release {
     package: "docker.io",
     folder: "usr/sbin",
     proof: ("dockerd", "--version"),
-    suites: NEWEST,
 };
 
 const PROMETHEUS: Release = Release {
@@ -55,12 +47,10 @@ const PROMETHEUS: Release = Release {
     package: "prometheus",
     folder: "usr/bin",
     proof: ("promtool", "--version"),
-    suites: ANY,
 };
 
-/// Unpacks Prometheus, and promtool, which checks metrics and alert rules, unless a release is
-/// there.
-pub(super) fn ensure_prometheus(steps: &Steps) -> Result<()> {
+/// Unpacks promtool, which checks metrics and alert rules, unless a release is there.
+pub(super) fn ensure_promtool(steps: &Steps) -> Result<()> {
     PROMETHEUS.ensure(steps)
 }
 
@@ -79,23 +69,16 @@ impl Release {
         let releases = project::tools().join(self.name);
         let refused = project::tools().join(format!("{}-refused", self.name));
         let has_release = fs::read_dir(&releases).is_ok_and(|mut found| found.next().is_some());
-        // Of a marker that lacks a suite, that suite was not tried yet.
-        let tried = fs::read_to_string(&refused).unwrap_or_default();
-        let is_refused = |suite: &&str| tried.contains(&format!("{suite}: "));
-        if has_release || self.suites.iter().all(is_refused) {
+        if has_release || refused.exists() {
             return Ok(());
         }
-        let mut reasons = String::new();
-        for suite in self.suites {
-            let reason = match self.unpack(steps, suite, &releases) {
-                Ok(true) => return Ok(()),
-                Ok(false) => "it does not come".to_owned(),
-                Err(error) => format!("{error:#}"),
-            };
-            let _always_fits = writeln!(reasons, "{suite}: {reason}");
-        }
+        let reason = match self.unpack(steps, &releases) {
+            Ok(true) => return Ok(()),
+            Ok(false) => "it does not come".to_owned(),
+            Err(error) => format!("{error:#}"),
+        };
         fs::create_dir_all(project::tools())?;
-        fs::write(&refused, reasons)?;
+        fs::write(&refused, format!("{reason}\n"))?;
         steps.note(&format!(
             "no newer {}; remove {} to try again",
             self.package,
@@ -105,8 +88,8 @@ impl Release {
     }
 
     /// Returns whether the release was unpacked.
-    fn unpack(self, steps: &Steps, suite: &'static str, releases: &Path) -> Result<bool> {
-        let Some(archive) = Archive::open(steps, Kind::Binary, suite)? else {
+    fn unpack(self, steps: &Steps, releases: &Path) -> Result<bool> {
+        let Some(archive) = Archive::open(steps, Kind::Binary, SUITE)? else {
             return Ok(false);
         };
         let version = archive.version(self.package)?;

@@ -2,8 +2,7 @@
 
 use api::LossView;
 
-use super::format::pod_name;
-use super::line;
+use super::{line, pod_name};
 
 /// Adds the pods that lost more than 1 % of their packets in the last minute, with the advice for
 /// the main reason; nothing if there are none.
