@@ -1,5 +1,6 @@
 //! Starts, stops and queries the agent under test.
 
+use std::iter;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -97,12 +98,7 @@ impl Agent {
         let environment = self.environment.iter().map(String::as_str);
         let words = self.words.iter().map(String::as_str);
         let flags = flags.iter().copied();
-        // The variable is for tests that load the object themselves. Each agent has its own beside
-        // it.
-        let words = ["env", "--unset=VIADUCT_DATAPATH_OBJECT"]
-            .into_iter()
-            .chain(environment)
-            .chain(words);
+        let words = iter::once("env").chain(environment).chain(words);
         Process::start(&self.node, &words.chain(flags).collect::<Vec<_>>())
     }
 
@@ -242,4 +238,16 @@ pub fn program(relative: &str) -> PathBuf {
     );
     let path = dist.join(relative);
     path.canonicalize().unwrap_or(path)
+}
+
+/// Returns the path of the BPF object that tests load themselves: `VIADUCT_BPF_OBJECT`, by default
+/// the output of `cargo xtask build`. Agents have their own beside them.
+pub fn bpf_object() -> PathBuf {
+    std::env::var_os("VIADUCT_BPF_OBJECT").map_or_else(
+        || {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../target/bpf/bpfel-unknown-none/release/datapath")
+        },
+        PathBuf::from,
+    )
 }

@@ -51,7 +51,7 @@ pub mod tcp_segment;
 mod tunnel;
 mod wait;
 
-pub use agent::{Agent, POD_CIDRS, SOCKET, program};
+pub use agent::{Agent, POD_CIDRS, SOCKET, bpf_object, program};
 pub use capture::{Capture, FrameCapture, FrameSender, contains};
 pub use cgroup::{Cgroup, in_cgroup};
 pub use client_process::{ClientKind, SeenAddresses, connect_from_process};

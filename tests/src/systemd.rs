@@ -97,10 +97,8 @@ impl Systemd {
     /// Runs a tool in the container until it exits, with any exit status.
     pub fn output(&self, words: &[&str]) -> Result<Output> {
         let target = self.init.to_string();
-        // An object of the test run is not visible in the container, which has its own.
-        let clean = ["env", "--unset=VIADUCT_DATAPATH_OBJECT"];
         let enter = ["nsenter", "--all", "--target", &target, "--"];
-        self.node.output(&[&enter[..], &clean, words].concat())
+        self.node.output(&[&enter[..], words].concat())
     }
 
     /// Runs a shell script in [`CHECKOUT`] that ends at the first failing command.

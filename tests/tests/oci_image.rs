@@ -126,10 +126,7 @@ fn an_agent_of_the_packages_oci_image_serves_from_a_root_that_has_nothing_else()
         node.call(&format!("mount --rbind /{place} {root}/{place}"))?;
     }
     let program = config["config"]["Entrypoint"][0].as_str().context("none")?;
-    // The variable names an object of the host; the image has its own.
     let agent = [
-        "env",
-        "--unset=VIADUCT_DATAPATH_OBJECT",
         "chroot",
         &root,
         program,

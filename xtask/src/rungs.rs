@@ -246,7 +246,7 @@ fn needs_packages(names: &[String]) -> bool {
 fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
     let variables = [
         ("VIADUCT_DIST", project::dist()),
-        ("VIADUCT_DATAPATH_OBJECT", project::bpf_object()),
+        ("VIADUCT_BPF_OBJECT", project::bpf_object()),
         ("VIADUCT_TOOLS", project::tools()),
     ];
     let conditions = Conditions {

@@ -2,11 +2,10 @@
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use e2e::{Machine, Pod, Sandbox, UPLINK, until};
+use e2e::{Machine, Pod, Sandbox, UPLINK, bpf_object, until};
 use engine::{Engine, EngineError, Report, Settings};
 use kernel::{Host, HostOptions, Kernel, Measured, Observe, ObserveError, StepError};
 use model::{
@@ -62,7 +61,7 @@ impl Shared {
         drop(self.0.take());
         let options = HostOptions {
             bpffs: "/sys/fs/bpf/lives".into(),
-            object: object(),
+            object: bpf_object(),
             cgroup: None,
             flow_entries: abi::maps::FLOWS_CAPACITY,
             cache_entries: abi::maps::CACHE_CAPACITY_OF_CPU,
@@ -102,14 +101,6 @@ impl Kernel for Shared {
     ) -> Result<BTreeMap<u32, abi::Counters>, ObserveError> {
         self.host().sent(slots)
     }
-}
-
-fn object() -> PathBuf {
-    let built = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../target/bpf/bpfel-unknown-none/release/datapath"
-    );
-    std::env::var_os("VIADUCT_DATAPATH_OBJECT").map_or(built.into(), PathBuf::from)
 }
 
 /// The node under test: sandbox, kernel, engine and records.

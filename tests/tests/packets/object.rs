@@ -4,13 +4,12 @@
 //! left behind. This module uses the layouts and names of `abi`; it does not define expected
 //! results.
 
-use std::path::PathBuf;
-
 use abi::{HELD_PART, HELD_PARTS, maps};
 use anyhow::{Context as _, Result, anyhow};
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
+use e2e::bpf_object;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Program return value for a packet that passes: `TCX_NEXT`.
@@ -30,17 +29,6 @@ const INTERFACE_AT: usize = 40;
 /// is shorter.
 const LONGEST_HELD: usize = HELD_PART * HELD_PARTS as usize;
 
-/// Returns the path of the object: `VIADUCT_BPF_OBJECT`, or the output of `cargo xtask build`.
-pub(crate) fn path() -> PathBuf {
-    std::env::var_os("VIADUCT_BPF_OBJECT").map_or_else(
-        || {
-            PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-                .join("../target/bpf/bpfel-unknown-none/release/datapath")
-        },
-        PathBuf::from,
-    )
-}
-
 /// The loaded object.
 pub(crate) struct Object {
     pub(crate) loaded: Ebpf,
@@ -50,7 +38,7 @@ impl Object {
     /// Loads the object with a flow table of `entries` entries. The calling thread must be in a
     /// mount namespace with its own bpffs.
     pub(crate) fn load(entries: u32) -> Result<Self> {
-        let path = path();
+        let path = bpf_object();
         let bytes = std::fs::read(&path).with_context(|| {
             format!("no BPF object at {}: run cargo xtask build", path.display())
         })?;

@@ -72,7 +72,7 @@ impl Stage {
     /// Shell commands that set the variables by which tests find programs and BPF object.
     pub(super) fn variables(&self) -> String {
         let folder = self.folder.display();
-        format!("export VIADUCT_DIST='{folder}/dist' VIADUCT_DATAPATH_OBJECT='{folder}/datapath.o'")
+        format!("export VIADUCT_DIST='{folder}/dist' VIADUCT_BPF_OBJECT='{folder}/datapath.o'")
     }
 }
 

@@ -176,7 +176,7 @@ pub(crate) fn object() -> PathBuf {
         env!("CARGO_MANIFEST_DIR"),
         "/../../target/bpf/bpfel-unknown-none/release/datapath"
     );
-    std::env::var_os("VIADUCT_DATAPATH_OBJECT").map_or(built.into(), PathBuf::from)
+    std::env::var_os("VIADUCT_BPF_OBJECT").map_or(built.into(), PathBuf::from)
 }
 
 #[expect(
