@@ -13,6 +13,8 @@ pub const RANGES: usize = 16;
 pub const HELD_PART: usize = 1_856;
 /// Parts of the longest frame that is held: an Ethernet frame of 9,000 bytes and more.
 pub const HELD_PARTS: u32 = 5;
+/// Bytes of the longest frame that is held.
+pub const LONGEST_HELD: usize = HELD_PART * HELD_PARTS as usize;
 
 /// Whose share of the tables a datagram takes. A pod's share is its slot.
 #[derive(Debug)]

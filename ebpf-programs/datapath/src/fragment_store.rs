@@ -6,7 +6,10 @@
 
 use core::hint::black_box;
 
-use abi::{Datagram, DatagramRing, FragmentKey, HELD_PART, HELD_PARTS, HeldHeader, HeldKey, RING};
+use abi::{
+    Datagram, DatagramRing, FragmentKey, HELD_PART, HELD_PARTS, HeldHeader, HeldKey, LONGEST_HELD,
+    RING,
+};
 use aya_ebpf::bindings::{BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM, BPF_NOEXIST};
 use aya_ebpf::helpers;
 use verdict::{FragmentStore, Packet as _};
@@ -109,7 +112,7 @@ impl FragmentStore for Kernel {
         };
         holding.header = *header;
         let length = header.length;
-        if length > PART * HELD_PARTS {
+        if length > LONGEST_HELD as u32 {
             return false;
         }
         let mut key = *key;

@@ -4,7 +4,7 @@
 //! left behind. This module uses the layouts and names of `abi`; it does not define expected
 //! results.
 
-use abi::{HELD_PART, HELD_PARTS, maps};
+use abi::{LONGEST_HELD, maps};
 use anyhow::{Context as _, Result, anyhow};
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
@@ -24,10 +24,6 @@ pub(crate) const REDIRECT: i32 = 7;
 /// interface index, in bytes.
 const CONTEXT_LEN: usize = 176;
 const INTERFACE_AT: usize = 40;
-
-/// The longest fragment that a program holds, in bytes. The program may write it over a packet that
-/// is shorter.
-const LONGEST_HELD: usize = HELD_PART * HELD_PARTS as usize;
 
 /// The loaded object.
 pub(crate) struct Object {
@@ -63,6 +59,7 @@ impl Object {
         interface: u32,
         packet: &[u8],
     ) -> Result<(i32, Vec<u8>)> {
+        // A program may write a held fragment over a packet that is shorter.
         let mut out = vec![0; packet.len().max(LONGEST_HELD) + 64];
         let mut context = [0; CONTEXT_LEN];
         context[INTERFACE_AT..INTERFACE_AT + 4].copy_from_slice(&interface.to_ne_bytes());

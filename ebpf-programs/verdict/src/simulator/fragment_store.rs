@@ -1,6 +1,6 @@
 //! [`FragmentStore`] for the simulator.
 
-use abi::{Datagram, FragmentKey, HELD_PART, HELD_PARTS, HeldHeader, HeldKey, RING, maps};
+use abi::{Datagram, FragmentKey, HeldHeader, HeldKey, LONGEST_HELD, RING, maps};
 
 use super::World;
 use crate::fragment;
@@ -98,7 +98,7 @@ impl FragmentStore for World {
     }
 
     fn hold(&mut self, key: &HeldKey, header: &HeldHeader) -> bool {
-        let fits = self.packet.len() <= HELD_PART * HELD_PARTS as usize;
+        let fits = self.packet.len() <= LONGEST_HELD;
         if fits {
             let packet = self.packet.clone();
             self.held.insert(*key, (*header, packet));
