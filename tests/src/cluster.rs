@@ -1,4 +1,4 @@
-//! Several nodes on one link, each with an agent of its own.
+//! Several nodes on one link, or with a router between them, each with an agent of its own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -23,6 +23,7 @@ pub struct ClusterNode {
     /// The pod, in which a server runs.
     pub pod: Pod,
     number: u8,
+    addresses: [IpAddr; 2],
     _server: Echo,
 }
 
@@ -39,6 +40,8 @@ pub struct Cluster {
     pub nodes: Vec<ClusterNode>,
     /// The switch: a bridge without addresses.
     pub switch: Machine,
+    /// The router to the node that is not on the switch, if there is one.
+    pub router: Option<Machine>,
 }
 
 impl Cluster {
@@ -54,18 +57,52 @@ impl Cluster {
         let numbered = (1..=count).zip(sandboxes);
         let nodes = numbered.map(|(number, sandbox)| {
             connect(&switch, &sandbox, number)?;
-            ClusterNode::start(sandbox, number, flags)
+            ClusterNode::start(sandbox, number, addresses(number), flags)
         });
         Ok(Self {
             nodes: nodes.collect::<Result<_>>()?,
             switch,
+            router: None,
         })
+    }
+
+    /// Creates two nodes on a switch, and a third one behind a router that knows no pods.
+    ///
+    /// ```text
+    ///   node 1 ── lan0 ═╗                                  203.0.113.3
+    ///                switch ══ lan0 ── router ── far ═══ lan0 ── node 3
+    ///   node 2 ── lan0 ═╝      198.51.100.254, 203.0.113.254
+    /// ```
+    pub fn routed(flags: &[&str]) -> Result<Self> {
+        let mut cluster = Self::new(2, flags)?;
+        let first = &cluster.nodes[0].sandbox;
+        let router = first.machine("router")?;
+        plug(&cluster.switch, "port254", &router.path())?;
+        first.configure_link(&router, LAN, &addresses(254))?;
+        router.sysctl("ipv4/ip_forward", "1")?;
+        router.sysctl("ipv6/conf/all/forwarding", "1")?;
+        let sandbox = Sandbox::new()?;
+        let far = sandbox.node.descriptor_path();
+        router.call(&format!(
+            "ip link add far type veth peer name {LAN} netns {far}"
+        ))?;
+        first.configure_link(&router, "far", &distant_addresses(254))?;
+        sandbox.configure_link(&sandbox.node, LAN, &distant_addresses(3))?;
+        for node in &cluster.nodes {
+            add_routes(&node.sandbox.node, [DISTANT_V4, DISTANT_V6], addresses(254))?;
+        }
+        let near = ["198.51.100.0/24", "2001:db8:51::/64"];
+        add_routes(&sandbox.node, near, distant_addresses(254))?;
+        let third = ClusterNode::start(sandbox, 3, distant_addresses(3), flags)?;
+        cluster.nodes.push(third);
+        cluster.router = Some(router);
+        Ok(cluster)
     }
 
     /// Returns the list of all nodes but `number`, as JSON.
     pub fn others(&self, number: u8) -> Value {
         let others = self.nodes.iter().filter(|node| node.number != number);
-        others.map(|node| peer(node.number)).collect()
+        others.map(ClusterNode::peer).collect()
     }
 
     /// Waits until the pod of each node exchanges packets with those of all others, by both
@@ -81,10 +118,14 @@ impl Cluster {
 }
 
 impl ClusterNode {
-    fn start(sandbox: Sandbox, number: u8, flags: &[&str]) -> Result<Self> {
+    fn start(sandbox: Sandbox, number: u8, addresses: [IpAddr; 2], flags: &[&str]) -> Result<Self> {
+        let name = format!("--node-name=node-{number}");
         let cidrs = prefixes(number).map(|prefix| format!("--pod-cidr={prefix}"));
         let flags = flags.iter().map(ToString::to_string);
-        let agent = Agent::start_with(&sandbox.node, cidrs.into_iter().chain(flags).collect())?;
+        let agent = Agent::start_with(
+            &sandbox.node,
+            cidrs.into_iter().chain([name]).chain(flags).collect(),
+        )?;
         let mut pod = sandbox.pod("pod")?;
         pod.add()?;
         let server = Echo::start(&pod.machine, PORT)?;
@@ -93,13 +134,21 @@ impl ClusterNode {
             agent,
             pod,
             number,
+            addresses,
             _server: server,
         })
     }
 
     /// Returns the node's addresses on the link, IPv4 first.
     pub fn addresses(&self) -> [IpAddr; 2] {
-        addresses(self.number)
+        self.addresses
+    }
+
+    /// Returns the node as the list of peers has it.
+    pub fn peer(&self) -> Value {
+        let mut peer = peer(self.number);
+        peer["addresses"] = json!(self.addresses);
+        peer
     }
 
     /// Waits until the pod of `to` sees this node's pod by its own addresses.
@@ -128,9 +177,34 @@ impl ClusterNode {
         self.sandbox
             .node
             .call(&format!("ip address flush dev {LAN} scope global"))?;
+        self.addresses = if self.addresses[0].to_string().starts_with("203.") {
+            distant_addresses(number)
+        } else {
+            addresses(number)
+        };
         self.sandbox
-            .configure_link(&self.sandbox.node, LAN, &addresses(number))
+            .configure_link(&self.sandbox.node, LAN, &self.addresses)
     }
+}
+
+/// Subnets of the node behind the router.
+const DISTANT_V4: &str = "203.0.113.0/24";
+const DISTANT_V6: &str = "2001:db8:53::/64";
+
+fn add_routes(node: &Machine, prefixes: [&str; 2], gateways: [IpAddr; 2]) -> Result<()> {
+    for (prefix, gateway) in prefixes.into_iter().zip(gateways) {
+        node.call(&format!("ip route add {prefix} via {gateway} dev {LAN}"))?;
+    }
+    Ok(())
+}
+
+/// Returns the addresses of a machine on the link behind the router, IPv4 first.
+fn distant_addresses(number: u8) -> [IpAddr; 2] {
+    let host = u16::from(number);
+    [
+        Ipv4Addr::new(203, 0, 113, number).into(),
+        Ipv6Addr::new(0x2001, 0xdb8, 0x53, 0, 0, 0, 0, host).into(),
+    ]
 }
 
 /// Returns a node as the list of peers has it.
@@ -160,12 +234,18 @@ fn addresses(number: u8) -> [IpAddr; 2] {
 }
 
 fn connect(switch: &Machine, sandbox: &Sandbox, number: u8) -> Result<()> {
-    let port = format!("port{number}");
     // The two ends are in sandboxes of their own, which do not share paths.
     let other = sandbox.node.descriptor_path();
+    plug(switch, &format!("port{number}"), &other)?;
+    sandbox.configure_link(&sandbox.node, LAN, &addresses(number))
+}
+
+/// Connects a namespace to the switch.
+fn plug(switch: &Machine, port: &str, other: &str) -> Result<()> {
     switch.call(&format!(
         "ip link add {port} type veth peer name {LAN} netns {other}"
     ))?;
-    switch.call(&format!("ip link set {port} master lan up"))?;
-    sandbox.configure_link(&sandbox.node, LAN, &addresses(number))
+    switch
+        .call(&format!("ip link set {port} master lan up"))
+        .map(drop)
 }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod api_server;
 mod capture;
 mod cgroup;
 pub mod chain;
@@ -26,12 +27,14 @@ mod crash_points;
 mod datagram_flood;
 mod datagrams;
 mod distant_host;
+mod drop_reasons;
 mod echo;
 mod forwarded;
 mod forwarding_scene;
 mod frame_flood;
 pub mod hostport_matrix;
 mod iperf;
+pub mod kube;
 mod machine;
 mod mounts;
 mod numbered_datagrams;
@@ -63,6 +66,7 @@ pub use datagrams::{
     add_service_rule, count_delivered, enlarge_receive_buffer, set_bridge_netfilter,
 };
 pub use distant_host::DistantHost;
+pub use drop_reasons::{PROVOKED, UNPROVOKED};
 pub use echo::{
     Echo, tcp_echo, tcp_source, udp_gets_no_answer, udp_seen_as, udp_socket, udp_source,
 };

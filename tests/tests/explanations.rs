@@ -23,7 +23,7 @@ use bench::{Bench, on_bench};
 use explain::{LinkFacts, Lookups, Node, Snapshot};
 use kernel::{DatapathReader, NodeLookups};
 use random_frames::{Dice, keep_flows, opposite, reflected, seed, send};
-use steps::{FoundRoute, FoundSocket, RouteDecision, RoutedPacket};
+use steps::{ForwardTables, FoundRoute, FoundSocket, RouteDecision, RoutedPacket};
 use verdict::Verdict;
 use verdict::simulator::{Place, example};
 
@@ -31,7 +31,7 @@ const FRAMES: u32 = 4_000;
 /// Longest run; a busy machine compares fewer frames in this time.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Frames that must have been compared.
-const LEAST: u32 = 200;
+const LEAST: u32 = 1_000;
 /// Directory of the test's own bpffs in which the object's maps are pinned as an agent's.
 const BPFFS: &str = "/sys/fs/bpf/explained";
 
@@ -74,31 +74,44 @@ fn pin(bench: &mut Bench) -> Result<DatapathReader> {
     Ok(DatapathReader::new(Path::new(BPFFS)))
 }
 
-/// Copies the node as it is now.
-fn node(reader: &DatapathReader, mac: abi::Mac) -> Result<Node> {
-    let tables = reader.read()?;
-    ensure!(tables.is_consistent, "no agent writes the tables");
-    let mut kernel = NodeLookups::open()?;
-    let links: BTreeMap<u32, LinkFacts> = kernel
-        .links()?
-        .into_iter()
-        .map(|(name, link)| {
+/// What no frame changes: links, filter tables and routes.
+struct Surroundings {
+    links: BTreeMap<u32, LinkFacts>,
+    filters: ForwardTables,
+    lookups: Arc<Kernel>,
+}
+
+impl Surroundings {
+    fn read(mac: abi::Mac) -> Result<Self> {
+        let mut kernel = NodeLookups::open()?;
+        let links = kernel.links()?.into_iter().map(|(name, link)| {
             let facts = LinkFacts {
                 name: name.to_string(),
                 mac,
                 mtu: link.mtu,
             };
             (link.index, facts)
+        });
+        Ok(Self {
+            links: links.collect(),
+            filters: kernel.filters()?,
+            lookups: Arc::new(Kernel(Mutex::new(Opened(kernel)))),
         })
-        .collect();
-    Ok(Node::new(Snapshot {
-        tables,
-        links,
-        pods: BTreeMap::new(),
-        subnets: BTreeMap::new(),
-        filters: Some(kernel.filters()?),
-        lookups: Arc::new(Kernel(Mutex::new(Opened(kernel)))),
-    }))
+    }
+
+    /// Copies the node as it is now.
+    fn node(&self, reader: &DatapathReader) -> Result<Node> {
+        let tables = reader.read()?;
+        ensure!(tables.is_consistent, "no agent writes the tables");
+        Ok(Node::new(Snapshot {
+            tables,
+            links: self.links.clone(),
+            pods: BTreeMap::new(),
+            subnets: BTreeMap::new(),
+            filters: Some(self.filters.clone()),
+            lookups: self.lookups.clone(),
+        }))
+    }
 }
 
 /// Returns whether a packet, or one that it may quote, is a fragment or has a fragment header.
@@ -121,7 +134,7 @@ fn an_explanation_has_the_verdict_of_the_loaded_program_over_the_same_maps() -> 
     on_bench(|bench| {
         keep_flows(bench)?;
         let reader = pin(bench)?;
-        let mac = bench.simulator.world.mac;
+        let around = Surroundings::read(bench.simulator.world.mac)?;
         let mut dice = Dice(seed);
         let mut answer = None;
         let (mut compared, mut dropped, mut changed) = (0, 0, 0);
@@ -134,7 +147,9 @@ fn an_explanation_has_the_verdict_of_the_loaded_program_over_the_same_maps() -> 
             if has_fragment(&bytes[14..]) {
                 continue;
             }
-            let trace = node(&reader, mac)?.run(place, example::INTERFACE, bytes.clone());
+            let trace = around
+                .node(&reader)?
+                .run(place, example::INTERFACE, bytes.clone());
             let (verdict, after) = bench.run(place, &bytes)?;
             let which = || {
                 format!(

@@ -70,14 +70,14 @@ fn start(machine: &Machine, script: &str) -> Result<Process> {
     Ok(process)
 }
 
-/// Returns a field of `/proc/<pid>/status` in KiB.
+/// Returns a number of `/proc/<pid>/status`; memory is in KiB.
 fn memory(pid: u32, field: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let words = line.and_then(|line| line.split_whitespace().nth(1));
     words
         .and_then(|kib| kib.parse().ok())
-        .context("a size in KiB")
+        .context("a number, of memory in KiB")
 }
 
 /// Sends a request, and returns the connection.
@@ -186,6 +186,18 @@ fn sixty_requests_for_a_large_flow_table_use_the_memory_of_a_few() -> Result<()>
         let grown = memory(pid, "VmRSS")?.saturating_sub(before) >> 10;
         Ok((grown < 16).then_some(()))
     })
+}
+
+/// With `always`, memory that was used once would stay resident in pieces of 2 MiB.
+#[test]
+fn the_agent_uses_no_transparent_huge_pages() -> Result<()> {
+    let (_sandbox, agent) = Sandbox::with_agent()?;
+    let pid = agent.pid().context("the agent runs")?;
+    let own = memory(std::process::id(), "THP_enabled")?;
+    let kernel_has_none = !fs::exists("/sys/kernel/mm/transparent_hugepage")?;
+    ensure!(own == 1 || kernel_has_none, "the test has them off itself");
+    assert_eq!(memory(pid, "THP_enabled")?, 0);
+    Ok(())
 }
 
 /// Stops one thread of a process until the program ends.

@@ -98,7 +98,12 @@ rm -r /tmp/next";
 fn static_programs_of_the_packages_run_in_a_root_that_has_nothing_else() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut builds = Vec::new();
-    for path in ["bin/viaductd", "bin/viaductctl", "cni/viaduct"] {
+    for path in [
+        "bin/viaductd",
+        "bin/viaductctl",
+        "cni/viaduct",
+        "bin/viaduct-kube",
+    ] {
         let root = tempfile::tempdir()?;
         std::fs::copy(program(path), root.path().join("program"))?;
         let root = root.path().display().to_string();
@@ -111,6 +116,12 @@ fn static_programs_of_the_packages_run_in_a_root_that_has_nothing_else() -> Resu
         builds.push(build.with_context(|| output.clone())?.0.to_owned());
     }
     ensure!(builds[0].starts_with("commit "), "{builds:?}");
+    // It has no part in the datapath.
+    let kube = builds.pop().unwrap_or_default();
+    ensure!(
+        builds[0].starts_with(&format!("{kube}, datapath ABI ")),
+        "{kube}"
+    );
     ensure!(builds.iter().all(|build| *build == builds[0]), "{builds:?}");
     Ok(())
 }
@@ -152,6 +163,8 @@ fn the_deb_package_has_a_manual_page_of_each_verb_and_completions() -> Result<()
     for path in [
         "man/man1/viaductctl.1",
         "man/man8/viaductd.8",
+        "man/man8/viaduct-kube.8",
+        "bash-completion/completions/viaduct-kube",
         "bash-completion/completions/viaductctl",
         "zsh/vendor-completions/_viaductctl",
         "fish/vendor_completions.d/viaductd.fish",

@@ -9,7 +9,8 @@ const GROUP: &str = "4711";
 const SOCKET: &str = "/run/viaduct/viaduct-ro.sock";
 
 /// Requests that change nothing, for the pod `pod`.
-const QUERIES: [&str; 15] = [
+const QUERIES: [&str; 16] = [
+    "/v1/openapi.json",
     "/v1/status",
     "/v1/pod-cidrs",
     "/v1/hairpin-mode",

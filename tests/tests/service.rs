@@ -93,6 +93,29 @@ fn get(sandbox: &Sandbox, path: &str) -> Result<Value> {
 }
 
 #[test]
+fn with_log_format_json_each_line_of_the_log_is_an_object() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let agent = Agent::start(&sandbox.node, &["--log-format=json"])?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add()?;
+    let added = until("the ADD is in the log", || {
+        let log = agent.log();
+        // The last line may not be complete yet.
+        let lines = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        let events = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
+            .collect::<Result<Vec<Value>>>()?;
+        let is_of_add = |event: &Value| event["spans"][0]["name"] == "cni";
+        Ok(events.into_iter().find(is_of_add))
+    })?;
+    ensure!(added["level"] == "INFO", "{added}");
+    ensure!(added["spans"][0]["ifname"] == "eth0", "{added}");
+    ensure!(added["fields"]["message"].is_string(), "{added}");
+    Ok(())
+}
+
+#[test]
 fn systemd_is_notified_of_ready_watchdog_reload_and_stop() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let manager = Manager::new(&sandbox)?;

@@ -211,7 +211,8 @@ fn a_bad_configuration_fails_the_start_with_its_reason_and_a_mended_one_starts()
     // Between two starts.
     until("doctor names the unit that has failed", || {
         let report = fails(&systemd, "viaductctl doctor")?;
-        Ok(report.contains("does not run: it has failed").then_some(()))
+        let failed = format!("does not run: it has failed: in {CONFIG}: {reason}");
+        Ok(report.contains(&failed).then_some(()))
     })?;
     systemd.write(CONFIG, &good)?;
     until("the unit is active with the mended configuration", || {
@@ -221,6 +222,7 @@ fn a_bad_configuration_fails_the_start_with_its_reason_and_a_mended_one_starts()
     let report = systemd.output(&["viaductctl", "doctor"])?;
     let report = String::from_utf8_lossy(&report.stdout);
     ensure!(report.contains("is enabled and runs"), "{report}");
+    systemd.call("test ! -e /run/viaduct/last-failure")?;
     answers(&systemd)
 }
 

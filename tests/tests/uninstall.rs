@@ -1,8 +1,11 @@
 //! Uninstall removes Viaduct from a node and restores its previous state.
 
-use anyhow::{Result, ensure};
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
 use e2e::residue::{assert_no_residue, make_qdisc};
-use e2e::{Agent, Config, Machine, Mapping, Residue, Sandbox, UPLINK, until};
+use e2e::{Agent, Config, Machine, Mapping, Residue, Sandbox, UPLINK, Verb, until};
+use serde_json::Value;
 
 const PORTS: [Mapping; 1] = [Mapping::tcp(8080, 80)];
 
@@ -196,5 +199,99 @@ fn requests_and_repairs_appear_as_events_and_metrics() -> Result<()> {
     ] {
         ensure!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
+    Ok(())
+}
+
+/// File of the events, in the node's namespaces.
+const EVENTS: &str = "/run/viaduct/events.jsonl";
+
+/// Returns the events as the API has them.
+fn events(agent: &Agent) -> Result<Vec<Value>> {
+    let lines = agent.ctl("events --json")?;
+    let events = lines.lines().map(serde_json::from_str);
+    Ok(events.collect::<Result<_, _>>()?)
+}
+
+/// Waits until the file has all events of the agent, and returns them.
+fn kept_events(node: &Machine, agent: &Agent) -> Result<Vec<Value>> {
+    until("all events are in their file", || {
+        let events = events(agent)?;
+        let last = events.last().context("an event")?.to_string();
+        let text = node.mounts().run(|| fs::read_to_string(EVENTS))?;
+        let kept = text.lines().last().map(serde_json::from_str::<Value>);
+        let is_last = kept.is_some_and(|kept| kept.is_ok_and(|kept| kept.to_string() == last));
+        Ok(is_last.then_some(events))
+    })
+}
+
+/// Damages the file of the events between two starts of the agent: it is set aside, the other
+/// events stay, and the damage is logged and an event.
+fn damage_events(node: &Machine, agent: &mut Agent, before: &[Value]) -> Result<()> {
+    kept_events(node, agent)?;
+    agent.kill()?;
+    node.mounts().run(|| -> Result<()> {
+        let text = fs::read_to_string(EVENTS)?;
+        Ok(fs::write(EVENTS, format!("damaged\n{text}"))?)
+    })?;
+    agent.restart()?;
+    let aside = EVENTS.replace("jsonl", "damaged");
+    let damaged = node.mounts().run(|| fs::read_to_string(&aside))?;
+    ensure!(damaged.starts_with("damaged\n"), "{damaged}");
+    let all = events(agent)?;
+    ensure!(all.starts_with(before), "{all:#?}");
+    let is_report = |it: &Value| it["message"].as_str().is_some_and(|it| it.contains(&aside));
+    ensure!(all.iter().any(is_report), "{all:#?}");
+    ensure!(agent.log().contains("is damaged"), "{}", agent.log());
+    Ok(())
+}
+
+#[test]
+fn events_outlive_a_killed_agent_and_a_damaged_file_with_their_pods() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let pod = sandbox.pod("pod")?;
+    let names = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0";
+    let call = |verb| {
+        pod.prepare(verb, &Config::new("1.1.0"))
+            .set("CNI_ARGS", names)
+    };
+    let added = call(Verb::Add).run(&sandbox.node)?.result()?;
+    let link = added["interfaces"][1]["name"].as_str().context("a link")?;
+    sandbox.node.call(&format!("ip link set {link} down"))?;
+    until("the repair is an event of the pod", || {
+        let is_repair = |event: &Value| {
+            event["action"] == "reconcile"
+                && event["subject"] == "default/pod/eth0"
+                && event["pod"]["name"] == "web-0"
+        };
+        Ok(events(&agent)?.iter().any(is_repair).then_some(()))
+    })?;
+    let before = kept_events(&sandbox.node, &agent)?;
+    agent.kill()?;
+    agent.restart()?;
+    let after = events(&agent)?;
+    ensure!(
+        after.starts_with(&before),
+        "{after:#?}, but was {before:#?}"
+    );
+    let numbers: Vec<_> = after.iter().map(|it| it["sequence"].as_u64()).collect();
+    ensure!(
+        numbers.is_sorted() && numbers.first() == Some(&Some(1)),
+        "{numbers:?}"
+    );
+    let text = agent.ctl("events")?;
+    ensure!(text.contains("shop/web-0 (pod/eth0)"), "{text}");
+    ensure!(text.matches(" start ").count() == 2, "{text}");
+    damage_events(&sandbox.node, &mut agent, &after)?;
+    call(Verb::Del).run(&sandbox.node)?.success()?;
+    let text = agent.ctl("events --last")?;
+    ensure!(
+        text.contains("del       done       shop/web-0 (pod/eth0)"),
+        "{text}"
+    );
+    // The file goes with the records.
+    agent.kill()?;
+    agent.run(&["--uninstall"])?;
+    let left = files(&sandbox.node)?;
+    ensure!(!left.contains("/run/viaduct"), "{left}");
     Ok(())
 }

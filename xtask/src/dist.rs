@@ -12,13 +12,17 @@ use crate::setup::{self, Scope, Tools};
 use crate::{build, command, programs, project};
 
 /// Sample configuration files.
-const SAMPLES: [(&str, &str); 4] = [
+const SAMPLES: [(&str, &str); 5] = [
     (
         "viaductd.service",
         include_str!("../assets/viaductd.service"),
     ),
     ("viaductd.socket", include_str!("../assets/viaductd.socket")),
     ("viaductd.toml", include_str!("../assets/viaductd.toml")),
+    (
+        "viaduct-kube.service",
+        include_str!("../assets/viaduct-kube.service"),
+    ),
     (
         "05-viaduct.conflist",
         include_str!("../assets/05-viaduct.conflist"),
@@ -64,6 +68,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let dist = project::dist();
     install(&programs.agent, &dist.join("bin/viaductd"), 0o755)?;
     install(&programs.ctl, &dist.join("bin/viaductctl"), 0o755)?;
+    install(&programs.kube, &dist.join("bin/viaduct-kube"), 0o755)?;
     ensure_small(&programs.plugin)?;
     install(&programs.plugin, &dist.join("cni/viaduct"), 0o755)?;
     for name in PLUGIN_NAMES {
@@ -90,7 +95,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 /// Returns the shipped files that are compiled, each as it is built.
-fn shipped(tools: &Tools, target: &str, dist: &Path) -> Result<[Shipped; 4]> {
+fn shipped(tools: &Tools, target: &str, dist: &Path) -> Result<[Shipped; 5]> {
     let compiler = command::output(Command::new("rustc").arg("-V"))?;
     let of = |file: &str, package| Shipped {
         file: dist.join(file),
@@ -103,6 +108,10 @@ fn shipped(tools: &Tools, target: &str, dist: &Path) -> Result<[Shipped; 4]> {
     Ok([
         of("bin/viaductd", "agent"),
         of("bin/viaductctl", "ctl"),
+        Shipped {
+            built_with: &["viaduct-kube"],
+            ..of("bin/viaduct-kube", "viaduct-kube")
+        },
         Shipped {
             built_with: &["plugin"],
             ..of("cni/viaduct", "plugin")

@@ -110,6 +110,7 @@ fn tarball(release: &Release, folder: &Path) -> Result<()> {
     tar.arg("--file").arg(folder.join(format!("{name}.tar.gz")));
     tar.arg("--directory").arg(project::root());
     tar.args(["LICENSE", "README.md", "CHANGELOG.md", "docs/operations.md"]);
+    tar.arg("deploy/kubernetes");
     tar.arg("--directory").arg(project::dist());
     tar.args(["bin", "cni", "etc", "lib", "sbom"]);
     tar.arg("--directory")

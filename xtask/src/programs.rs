@@ -21,6 +21,7 @@ const IN_PLACE: &str = "-Crelocation-model=static";
 pub(crate) struct Programs {
     pub(crate) agent: PathBuf,
     pub(crate) ctl: PathBuf,
+    pub(crate) kube: PathBuf,
     pub(crate) plugin: PathBuf,
     /// The target for which they are built.
     pub(crate) target: String,
@@ -35,15 +36,23 @@ pub(crate) fn build(tools: &Tools) -> Result<Programs> {
     flags.push(STATIC_GLIBC.to_owned());
     let mut cargo = cargo("build", &host, &flags, &commit);
     command::run(cargo.args(["-p", "agent", "-p", "ctl"]))?;
+    kube(&host, &flags, &commit)?;
     let plugin_target = tools.static_target.as_ref().unwrap_or(&host);
     plugin(plugin_target, tools.static_target.is_some(), &commit)?;
     let folder = |target: &str| project::target().join(target).join("release");
     Ok(Programs {
         agent: folder(&host).join("viaductd"),
         ctl: folder(&host).join("viaductctl"),
+        kube: folder(&host).join("viaduct-kube"),
         plugin: folder(plugin_target).join("viaduct"),
         target: host,
     })
+}
+
+/// Builds the Kubernetes source by itself, so that no feature of its libraries gets into the agent.
+fn kube(host: &str, flags: &[String], commit: &str) -> Result<()> {
+    let mut cargo = cargo("build", host, flags, commit);
+    command::run(cargo.args(["-p", "viaduct-kube"]))
 }
 
 fn host() -> String {

@@ -114,7 +114,7 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
         programs::ensure_runtimes(&mut apt)?;
         programs::ensure_company(&steps, &mut apt)?;
         newest::ensure_reference(&steps)?;
-        newest::ensure_promtool(&steps)?;
+        newest::ensure_prometheus(&steps)?;
         netavark::ensure(&steps, &mut apt)?;
     }
     Ok(tools)

@@ -13,48 +13,12 @@
 #![warn(missing_docs)]
 
 mod address;
-mod counter;
-mod dialled;
-mod drop_record;
-mod egress;
-mod events;
-mod flow;
-mod fragment;
-mod hostport;
 pub mod maps;
-mod network;
-mod offload;
-mod pod;
-mod prefix;
 mod reason;
-mod settings;
-mod shape;
-mod swept;
-mod uplink;
 
 pub use address::{Address, Family, Mac, Port};
-pub use counter::{Counters, Direction, DropCount, PodDropCount, PodDrops};
-pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
-pub use drop_record::{DropHook, DropRecord, DropSampling, DroppedPacket, DroppedPacketFlags};
-pub use egress::Egress;
-pub use events::Events;
-pub use flow::{ClockEntry, Flow, FlowFlags, PendingCounters, Seen, Tuple};
-pub use fragment::{
-    Datagram, DatagramFlags, DatagramRing, FragmentKey, FragmentRange, HELD_PART, HELD_PARTS,
-    HeldFragment, HeldHeader, HeldKey, LONGEST_HELD, RANGES, RING, Share,
-};
-pub use hostport::{Hostport, HostportKey};
-pub use network::Network;
-pub use offload::{OffloadCandidate, Offloaded};
-pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
-pub use prefix::{PrefixClass, PrefixKey};
+pub use maps::layouts::*;
 pub use reason::DropReason;
-pub use settings::{Settings, SettingsFlags, Timeouts};
-pub use shape::{
-    Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, SUBNETS_OF_POD, Shaped, ShapedSubnetKey, TICKS,
-};
-pub use swept::Swept;
-pub use uplink::{SOURCES, Source, Uplink, UplinkFlags};
 
 /// Version of all layouts, map types and capacities in this crate; part of the maps' pin path.
 ///

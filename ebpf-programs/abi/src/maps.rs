@@ -8,6 +8,50 @@
 
 use core::marker::PhantomData;
 
+pub mod programs;
+
+/// The layouts of keys and values, which the crate's root exports.
+pub(crate) mod layouts {
+    mod counter;
+    mod dialled;
+    mod drop_record;
+    mod egress;
+    mod events;
+    mod flow;
+    mod fragment;
+    mod hostport;
+    mod network;
+    mod offload;
+    mod pod;
+    mod prefix;
+    mod settings;
+    mod shape;
+    mod swept;
+    mod uplink;
+
+    pub use counter::{Counters, Direction, DropCount, PodDropCount, PodDrops};
+    pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
+    pub use drop_record::{DropHook, DropRecord, DropSampling, DroppedPacket, DroppedPacketFlags};
+    pub use egress::Egress;
+    pub use events::Events;
+    pub use flow::{ClockEntry, Flow, FlowFlags, PendingCounters, Seen, Tuple};
+    pub use fragment::{
+        Datagram, DatagramFlags, DatagramRing, FragmentKey, FragmentRange, HELD_PART, HELD_PARTS,
+        HeldFragment, HeldHeader, HeldKey, RANGES, RING, Share,
+    };
+    pub use hostport::{Hostport, HostportKey};
+    pub use network::Network;
+    pub use offload::{OffloadCandidate, Offloaded};
+    pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
+    pub use prefix::{PrefixClass, PrefixKey};
+    pub use settings::{Settings, SettingsFlags, Timeouts};
+    pub use shape::{
+        Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, SUBNETS_OF_POD, Shaped, ShapedSubnetKey, TICKS,
+    };
+    pub use swept::Swept;
+    pub use uplink::{SOURCES, Source, Uplink, UplinkFlags};
+}
+
 /// Calls the macro `$then` with the list of all maps. Each line is
 ///
 /// ```text
@@ -108,6 +152,11 @@ macro_rules! for_each_map {
 
             /// Prefix table: [`crate::PrefixClass`] bits.
             PREFIXES = LpmTrie<Address, u32>[$crate::maps::PREFIXES_CAPACITY];
+
+            /// Addresses of the nodes whose tunnelled packets this node accepts, with the value 1:
+            /// three of each of 5,000 nodes fit twice. Not preallocated: most nodes have no tunnel.
+            TUNNEL_PEERS = Hash<Address, u32>[32_768] | NO_PREALLOC
+                => tunnel_peer in tunnel_peers;
 
             /// Pod counters, by `slot * 2 + direction`.
             COUNTERS = PerCpuArray<u32, Counters>[2 * $crate::maps::PODS_CAPACITY];
@@ -385,45 +434,3 @@ pub const CACHE_CAPACITY_OF_CPU: u32 = 2_048;
 pub const CACHE_WAYS: u32 = 4;
 /// Most flow cache entries of a CPU.
 pub const MAX_CACHE_CAPACITY_OF_CPU: u32 = 65_536;
-
-/// Names of the programs in the BPF object.
-pub mod programs {
-    /// TC, host end of a pod's veth: packets from the pod.
-    pub const FROM_POD: &str = "from_pod";
-    /// TCX fast path, before [`FROM_POD`] on the veth of a high-traffic pod: packets of established
-    /// flows.
-    pub const FROM_BUSY_POD: &str = "from_busy_pod";
-    /// TC, host end of a pod's veth: packets to the pod.
-    pub const TO_POD: &str = "to_pod";
-    /// TC, uplink: incoming packets.
-    pub const UPLINK_IN: &str = "uplink_in";
-    /// TC, uplink: outgoing packets.
-    pub const UPLINK_OUT: &str = "uplink_out";
-    /// XDP, uplink: the optional prefilter, which drops invalid frames in the driver.
-    pub const XDP_GUARD: &str = "xdp_guard";
-    /// Not attached: the agent runs it to remove expired flows.
-    pub const SWEEP: &str = "sweep";
-
-    /// cgroup, TCP connection established: sets the socket's pacing rate to its pod's limits.
-    pub const PACE: &str = "pace";
-    /// cgroup, before `connect` of an IPv4 socket.
-    pub const CONNECT4: &str = "connect4";
-    /// cgroup, before `connect` of an IPv6 socket.
-    pub const CONNECT6: &str = "connect6";
-    /// cgroup, before `sendmsg` of an unconnected UDP socket to an IPv4 address.
-    pub const SENDMSG4: &str = "sendmsg4";
-    /// cgroup, before `sendmsg` of an unconnected UDP socket to an IPv6 address.
-    pub const SENDMSG6: &str = "sendmsg6";
-    /// cgroup, before `recvmsg` returns the IPv4 source address of a datagram.
-    pub const RECVMSG4: &str = "recvmsg4";
-    /// cgroup, before `recvmsg` returns the IPv6 source address of a datagram.
-    pub const RECVMSG6: &str = "recvmsg6";
-    /// cgroup, before `getpeername` returns an IPv4 address.
-    pub const GETPEERNAME4: &str = "getpeername4";
-    /// cgroup, before `getpeername` returns an IPv6 address.
-    pub const GETPEERNAME6: &str = "getpeername6";
-    /// cgroup, before `bind` to an IPv4 address.
-    pub const BIND4: &str = "bind4";
-    /// cgroup, before `bind` to an IPv6 address.
-    pub const BIND6: &str = "bind6";
-}

@@ -247,6 +247,27 @@ drop_reasons! {
         at "uplink_in",
         do "Expected after flows were evicted or expired. If it lasts, capture at the uplink: a \
             sender forges ICMP errors.";
+    /// A packet for the UDP port of the tunnels between nodes has a source address that no peer
+    /// has, or comes from a pod. VXLAN has no authentication: the kernel would accept the packet
+    /// inside.
+    TunnelStranger = 32, "tunnel-stranger",
+        at "from_pod, uplink_in",
+        do "Compare the source (`viaductctl drops`) with the addresses of the peers (`viaductctl \
+            peers`). A node may send with an address that its entry in the list lacks: add the \
+            address. Else find the sender: another overlay with the same port, or an attacker.";
+    /// A packet from a tunnel between nodes has a source address that is in no prefix of a peer.
+    TunnelSource = 33, "tunnel-source",
+        at "uplink_in",
+        do "Compare the source (`viaductctl drops`) with the prefixes of the peers (`viaductctl \
+            peers`). Expected for a moment after a node has got another pod CIDR. If it lasts, the \
+            lists of the two nodes differ, or other software of the sender's node uses the tunnel.";
+    /// A packet from a tunnel between nodes is neither for a pod or published port of this node nor
+    /// an answer to the node itself; or its frame is for another MAC address, tagged, or no IP.
+    TunnelDestination = 34, "tunnel-destination",
+        at "uplink_in",
+        do "Services of the node are reached by the node's own addresses, not through the tunnel. \
+            If pods of one node reach none of this one, `--node-name` of this agent differs from \
+            the node's name in the list of peers of the others.";
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use crate::packet::Packet;
 use crate::parse;
 use crate::policy;
 use crate::sender::{ETHERNET, SOURCE_MAC, has_mac};
+use crate::tunnel;
 use crate::work::{Content, Fragment, Hook, HostportMatch, Transport, Work};
 
 /// Offset of the destination MAC address in a frame.
@@ -34,6 +35,7 @@ pub fn check_policy<E: Packet + Node + FragmentStore>(
     work: &mut Work,
 ) -> Decision<()> {
     policy::check(env, work)?;
+    tunnel::check_sent(env, work)?;
     check_unmatched(env, work)
 }
 
@@ -64,6 +66,7 @@ pub(crate) fn check_outsider<E: Node>(node: &E, work: &Work) -> Decision<()> {
 /// node's.
 #[inline(always)]
 pub fn check_entering<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    tunnel::check_portless(node, work)?;
     let destination = work.headers.tuple.destination;
     let Some(endpoint) = node.endpoint(&destination) else {
         return Ok(());

@@ -55,6 +55,7 @@ pub mod simulator;
 pub mod stages;
 mod sweep;
 mod tcp;
+mod tunnel;
 mod work;
 pub mod xdp_prefilter;
 

@@ -10,6 +10,7 @@ use crate::flow::{self, Terms};
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
 use crate::row_cache;
+use crate::tunnel::is_on_tunnel;
 use crate::work::{Hook, Origin, Transport, Work};
 
 /// Ports tried for a flow: its own, some at random, then consecutive ones. Where nine of ten ports
@@ -103,11 +104,17 @@ fn node_origin<E: Node>(node: &mut E, work: &mut Work) -> Origin {
 /// NAT.
 #[inline(always)]
 fn has_socket<E: Node>(node: &mut E, work: &mut Work) -> bool {
-    if node.is_sent_by_socket(&work.headers.tuple) {
+    // A tunnel lets answers in by their flow or a connected socket: an open one accepts all.
+    let is_open_enough = work.headers.transport == Transport::Tcp || !is_on_tunnel(node, work);
+    if is_open_enough && node.is_sent_by_socket(&work.headers.tuple) {
         return true;
     }
     work.translated = work.headers.tuple.reverse();
-    node.socket(&work.translated) != Socket::None
+    match node.socket(&work.translated) {
+        Socket::None => false,
+        Socket::Open => is_open_enough,
+        Socket::Connected => true,
+    }
 }
 
 /// Inserts a flow without translation: of a pod of a closed network, whose replies need it; or for

@@ -2,6 +2,8 @@
 
 use abi::{Address, ClockEntry, Direction, DropReason, Flow, HeldHeader, Pod, Settings, Tuple};
 
+use crate::work::Headers;
+
 /// Declares a method for each lookup in the list of maps.
 macro_rules! lookups {
     ($($map:ident: $key:tt, $value:tt, $lookup:ident, $rows:ident;)*) => {
@@ -160,4 +162,18 @@ pub enum Socket {
     Open,
     /// A socket that is connected to this peer.
     Connected,
+}
+
+/// Returns the slot of the pod that a dropped packet is from (egress) or for (ingress), by its
+/// address; 0 where no pod has the address, or the packet was not parsed.
+#[inline(always)]
+pub(crate) fn pod_of<E: Node>(node: &E, headers: &Headers, direction: Direction) -> u32 {
+    if headers.version == 0 {
+        return 0;
+    }
+    let address = match direction {
+        Direction::Egress => &headers.tuple.source,
+        Direction::Ingress => &headers.tuple.destination,
+    };
+    node.endpoint(address).map_or(0, |endpoint| endpoint.pod)
 }

@@ -112,6 +112,12 @@ impl UplinkRow {
     pub(crate) const fn is_translating(&self) -> bool {
         self.l2_len == ETHERNET && self.flags & UplinkFlags::OPEN != 0
     }
+
+    /// Returns whether the uplink is a tunnel to other nodes.
+    #[inline(always)]
+    pub(crate) const fn is_tunnel(&self) -> bool {
+        self.flags & UplinkFlags::TUNNEL != 0
+    }
 }
 
 /// Drops the rows if they are outdated, and sets [`Work::now`]. Must come before any other lookup

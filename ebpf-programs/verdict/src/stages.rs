@@ -11,17 +11,16 @@ use abi::{Direction, DropReason, EndpointFlags};
 use crate::eviction::ClockHand;
 use crate::flow_cache::{self, CacheHit, CacheLookup, FlowCache, ScratchProvider};
 use crate::fragment_store::FragmentStore;
-use crate::node::Node;
+use crate::node::{Node, pod_of};
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::work::{
-    Content, Fit, Fragment, Headers, Hook, HostportMatch, Lack, Origin, QuotaUsage, Work,
-};
+use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Lack, Origin, QuotaUsage, Work};
 use crate::{
     access, admission, bypass, duplicate, eviction, exit, flow, fragment, hostport,
     hostport_from_pod, icmp, masquerade, offload, parse, policy, rewrite, row_cache, sender,
+    tunnel,
 };
 
 pub use self::fragments::{
@@ -181,11 +180,18 @@ pub fn parse_entering<E: Packet + Node + FlowCache>(
         return Ok(Content::Foreign);
     };
     if uplink.l2_len != 0 && env.is_for_other_host() {
-        return Ok(Content::Foreign);
+        return if uplink.is_tunnel() {
+            Err(DropReason::TunnelDestination)
+        } else {
+            Ok(Content::Foreign)
+        };
     }
     let content = parse::received(env, uplink.l2_len, &mut work.headers)?;
     if content == Content::Foreign && uplink.l2_len != 0 {
         admission::check_outsider(env)?;
+    }
+    if uplink.is_tunnel() {
+        tunnel::check_frame(env, work, content)?;
     }
     let content = fragment_or(work, content);
     if content == Content::Ip && flow::find(env, work, Hook::UplinkIn) {
@@ -290,10 +296,17 @@ pub fn check_outside_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<
     hostport::check_outside_source(node, work)
 }
 
-/// Looks up the hostport that a packet from outside is for.
+/// Looks up the hostport that a packet from outside is for. Drops what is not for the tunnel that
+/// it came by or is addressed to.
 #[inline(always)]
-pub fn find_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
-    hostport::find(node, work)
+pub fn find_hostport<E: Node + FlowCache>(
+    node: &mut E,
+    work: &mut Work,
+) -> Decision<HostportMatch> {
+    tunnel::check_outer(node, work)?;
+    let found = hostport::find(node, work)?;
+    tunnel::check_inner(node, work, found)?;
+    Ok(found)
 }
 
 /// Tries to insert the flow of a packet from outside with one source port.
@@ -315,6 +328,7 @@ pub fn find_hostport_from_pod<E: Packet + Node>(
     // The policy comes first: a packet to a published pod's own address must not open a flow
     // against it.
     policy::check(env, work)?;
+    tunnel::check_sent(env, work)?;
     let found = hostport_from_pod::find(env, work)?;
     access::check_sent(env, work, found)?;
     Ok(found)
@@ -478,18 +492,4 @@ pub fn count<E: Node>(node: &mut E, work: &mut Work, direction: Direction, verdi
         // Counted when it arrives at the hook again.
         Verdict::Consume => {}
     }
-}
-
-/// Returns the slot of the pod that a dropped packet is from (egress) or for (ingress), by its
-/// address; 0 where no pod has the address, or the packet was not parsed.
-#[inline(always)]
-pub(crate) fn pod_of<E: Node>(node: &E, headers: &Headers, direction: Direction) -> u32 {
-    if headers.version == 0 {
-        return 0;
-    }
-    let address = match direction {
-        Direction::Egress => &headers.tuple.source,
-        Direction::Ingress => &headers.tuple.destination,
-    };
-    node.endpoint(address).map_or(0, |endpoint| endpoint.pod)
 }

@@ -9,12 +9,11 @@ use abi::{Direction, DropReason, Mac};
 use crate::admission;
 use crate::drop_record::Dropped;
 use crate::hostport::{is_martian, is_pod_address};
-use crate::node::Node;
+use crate::node::{Node, pod_of};
 use crate::outcome::Decision;
 use crate::packet::Packet;
 use crate::parse;
 use crate::sender::{SOURCE_MAC, has_mac};
-use crate::stages::pod_of;
 use crate::work::{Content, Headers};
 
 /// Drops a frame that came in by this interface, and counts that.

@@ -23,10 +23,25 @@ pub enum DockerRelease {
     Newest,
 }
 
+/// Flags of a daemon that writes rules of both families.
+const RULES: [&str; 6] = [
+    "--iptables=true",
+    // Until release 27 the rules of IPv6 are an experiment.
+    "--experimental",
+    "--ip6tables=true",
+    "--ipv6",
+    "--fixed-cidr-v6=fd00:17::/64",
+    "--storage-driver=vfs",
+];
+
+/// Flags of a daemon without a bridge of its own.
+const BARE: [&str; 3] = ["--iptables=false", "--bridge=none", "--storage-driver=vfs"];
+
 /// A running daemon. Dropping it removes its containers and ends it.
 #[derive(Debug)]
 pub struct Docker {
     node: Machine,
+    words: Vec<String>,
     daemon: Option<Process>,
     /// The parent of the containers' cgroups.
     _cgroup: Option<Cgroup>,
@@ -36,28 +51,43 @@ impl Docker {
     /// Starts a daemon that writes rules of both families, waits until it answers, and imports the
     /// image.
     pub fn start(node: &Machine, release: DockerRelease) -> Result<Self> {
+        Self::start_with(node, release, &RULES)
+    }
+
+    /// Starts a daemon as [`Docker::start`] does, which has no bridge and writes no rules.
+    pub fn without_bridge(node: &Machine, release: DockerRelease) -> Result<Self> {
+        Self::start_with(node, release, &BARE)
+    }
+
+    fn start_with(node: &Machine, release: DockerRelease, flags: &[&str]) -> Result<Self> {
         unified_cgroups(node)?;
         let cgroup = Cgroup::new()?;
-        let words = words(release, cgroup.as_ref())?;
-        let daemon = Process::start(node, &words.iter().map(String::as_str).collect::<Vec<_>>())?;
         let mut docker = Self {
             node: node.clone(),
+            words: words(release, flags, cgroup.as_ref())?,
             daemon: None,
             _cgroup: cgroup,
         };
+        docker.launch()?;
+        neighbour::make_archive(node)?;
+        docker.call(&format!("import {ARCHIVE} {IMAGE}"))?;
+        Ok(docker)
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        let daemon = Process::start(&self.node, &words)?;
         let answers = until("dockerd answers", || {
             if let Some(status) = daemon.ended()? {
                 bail!("dockerd exited during start ({status})");
             }
-            Ok(docker.call("version").ok())
+            Ok(self.call("version").ok())
         });
         if let Err(error) = answers {
             bail!("{error:#}; its output:\n{}", daemon.kill_and_read_output());
         }
-        docker.daemon = Some(daemon);
-        neighbour::make_archive(node)?;
-        docker.call(&format!("import {ARCHIVE} {IMAGE}"))?;
-        Ok(docker)
+        self.daemon = Some(daemon);
+        Ok(())
     }
 
     /// Runs the client with the arguments in `line`, and returns its output.
@@ -74,18 +104,28 @@ impl Docker {
 
     /// Starts a container of this name. Its `port` is published as `published`, for TCP and UDP.
     pub fn run(&self, name: &str, published: u16, port: u16) -> Result<Container> {
-        let ports = neighbour::publish(published, port);
-        let command = COMMAND.join(" ");
-        self.call(&format!(
-            "run --detach --name {name} {ports} {IMAGE} {command}"
-        ))
-        .with_context(|| format!("the daemon printed:\n{}", self.log()))?;
-        let process = self.call(&format!("inspect --format {{{{.State.Pid}}}} {name}"))?;
+        self.run_with(name, &neighbour::publish(published, port))?;
         Ok(Container {
-            machine: neighbour::of_process(&self.node, name, &process)?,
+            machine: self.namespace(name)?,
             published,
             port,
         })
+    }
+
+    /// Starts a container of this name with these options.
+    pub fn run_with(&self, name: &str, options: &str) -> Result<()> {
+        let command = COMMAND.join(" ");
+        self.call(&format!(
+            "run --detach --name {name} {options} {IMAGE} {command}"
+        ))
+        .with_context(|| format!("the daemon printed:\n{}", self.log()))
+        .map(drop)
+    }
+
+    /// Returns the network namespace of a container.
+    pub fn namespace(&self, name: &str) -> Result<Machine> {
+        let process = self.call(&format!("inspect --format {{{{.State.Pid}}}} {name}"))?;
+        neighbour::of_process(&self.node, name, &process)
     }
 
     /// Returns the output of the daemon so far.
@@ -110,7 +150,7 @@ impl Drop for Docker {
 }
 
 /// Returns the daemon's command line.
-fn words(release: DockerRelease, cgroup: Option<&Cgroup>) -> Result<Vec<String>> {
+fn words(release: DockerRelease, flags: &[&str], cgroup: Option<&Cgroup>) -> Result<Vec<String>> {
     let folder = match release {
         DockerRelease::Installed => PathBuf::from("/usr/sbin"),
         DockerRelease::Newest => {
@@ -131,16 +171,7 @@ fn words(release: DockerRelease, cgroup: Option<&Cgroup>) -> Result<Vec<String>>
         format!("--pidfile={STATE}.pid"),
         format!("--host={SOCKET}"),
     ];
-    let fixed = [
-        "--storage-driver=vfs",
-        "--iptables=true",
-        // Until release 27 the rules of IPv6 are an experiment.
-        "--experimental",
-        "--ip6tables=true",
-        "--ipv6",
-        "--fixed-cidr-v6=fd00:17::/64",
-    ];
-    words.extend(fixed.map(str::to_owned));
+    words.extend(flags.iter().map(ToString::to_string));
     if let Some(name) = cgroup.and_then(|it| it.path().file_name()) {
         words.push(format!("--cgroup-parent=/{}", name.display()));
     }

@@ -387,7 +387,7 @@ impl<'a> World<'a> {
                 EntryKey::Endpoint(_) => kind == 2,
                 EntryKey::Hostport { .. } | EntryKey::Limit(_) => kind == 3,
                 EntryKey::Network(_) | EntryKey::Egress(_) | EntryKey::Uplink(_) => kind == 4,
-                EntryKey::Local(_) | EntryKey::Prefix(_) => kind == 5,
+                EntryKey::Local(_) | EntryKey::Prefix(_) | EntryKey::TunnelPeer(_) => kind == 5,
                 EntryKey::Settings => false,
             };
             if is_selected {

@@ -7,6 +7,7 @@ use engine::Handle;
 use kernel::RuleReader;
 
 use crate::cni::foreign_files::FileAccess;
+use crate::cni::refused_adds::RefusedAdds;
 use crate::cni::spool::SpoolReplay;
 use crate::config::live::LiveConfig;
 use crate::http::answers::AnswerMemory;
@@ -40,6 +41,7 @@ pub(crate) struct App {
     /// Counts of the offload table, as last read.
     pub(crate) offload_counts: Arc<Mutex<OffloadCounts>>,
     pub(crate) features: Features,
+    pub(crate) refused_adds: RefusedAdds,
     pub(crate) replay: SpoolReplay,
     pub(crate) installed_files: InstalledFiles,
     pub(crate) installation: Installation,

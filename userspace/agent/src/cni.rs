@@ -9,6 +9,7 @@ pub(crate) mod garbage_collection;
 pub(crate) mod lease_files;
 pub(crate) mod netavark_calls;
 pub(crate) mod readiness;
+pub(crate) mod refused_adds;
 pub(crate) mod spool;
 pub(crate) mod spool_replay;
 pub(crate) mod sysctl_allowlist;

@@ -19,11 +19,11 @@ use planner::{
 };
 
 use crate::cni::file_watch::Directories;
-use crate::telemetry::log;
+use crate::telemetry::log::{self, LogFormat};
 use declare::{KeyValue, Rule, config, keys};
 use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
 
-pub(crate) use self::{file::sample, values::ReadOnlyAddress};
+pub(crate) use self::{file::sample, values::DockerFiles, values::ReadOnlyAddress};
 
 mod declare;
 mod file;
@@ -36,6 +36,7 @@ pub(crate) mod pod_cidrs;
 pub(crate) mod reload;
 mod route_protocols;
 mod temporary;
+mod tunnel_keys;
 mod values;
 mod watched_file;
 
@@ -89,10 +90,27 @@ keys! {
     /// Group whose members may connect to the read-only socket, by name or number [default: none]
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String> = r#""viaduct""#,
+    /// Serve a page for browsers on the read-only socket, by a forwarded port [default: false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    web_page: Option<bool>,
     /// Address and port that serve metrics, health and readiness over HTTP to everyone who reaches
     /// them [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_listen: Option<String> = r#""127.0.0.1:9464""#,
+    /// Unix socket that serves Docker's network driver and IPAM driver, in a directory that exists
+    /// [default: none]
+    #[arg(long, value_name = "FILE")]
+    docker_socket: Option<PathBuf> = r#""/run/docker/plugins/viaduct.sock""#,
+    /// File with Docker's networks and addresses, on a file system that a reboot keeps [default:
+    /// /var/lib/viaduct/docker.json]
+    #[arg(long, value_name = "FILE")]
+    docker_state: Option<PathBuf>,
     /// Directory of the attachment records, on a file system that a reboot clears [default:
     /// /run/viaduct]
     #[arg(long, value_name = "DIR")]
@@ -121,10 +139,21 @@ keys! {
     #[arg(long, value_name = "FILE")]
     peers_file: Option<PathBuf> = r#""/run/viaduct/peers.json""#,
     /// How packets of pods travel to pods of other nodes: direct (by routes that the agent adds to
-    /// nodes on a link of this one), or none (by routes of other software or of the network)
-    /// [default: direct]
+    /// nodes on a link of this one), tunnel (by VXLAN to all of them), auto (direct where possible,
+    /// else by tunnel), or none (by routes of other software or of the network) [default: direct]
     #[arg(long, value_name = "MODE")]
     between_nodes: Option<String>,
+    /// Name of this node in the lists of peers of the other nodes, which derive its MAC address in
+    /// tunnels from it [default: the hostname]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String> = r#""node-1.example.org""#,
+    /// VXLAN network identifier of the tunnels, the same on all nodes: 1 to 16777215 [default: 118]
+    #[arg(long, value_name = "NUMBER")]
+    tunnel_vni: Option<u32>,
+    /// UDP port of the tunnels, the same on all nodes. Packets to it from other addresses than the
+    /// peers' are dropped [default: 8118]
+    #[arg(long, value_name = "PORT")]
+    tunnel_port: Option<u16>,
     /// Software whose routes lead to destinations that see the pods' own source addresses, by name
     /// or number of its route protocol: repeatable or comma-separated [default: none]
     #[arg(long, value_name = "PROTOCOL")]
@@ -253,6 +282,9 @@ keys! {
     /// target=level, such as info,engine=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
+    /// Format of log lines: text, or json (an object for each event) [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
 }
 
 config! {
@@ -265,13 +297,16 @@ config! {
 
     Restart "socket" => socket: PathBuf = socket.clone(),
     /// Privileges of the agent, and its read-only socket.
-    Restart "sandbox, read-only-socket, socket-group" => access: Access =
-        Access::new(&socket, read_only, keys.socket_group, sandbox)?,
+    Restart "sandbox, read-only-socket, socket-group, web-page" => access: Access =
+        Access::new(&socket, read_only, keys.socket_group, keys.web_page, sandbox)?,
     /// Where metrics are served over TCP; `None` for nowhere.
     Restart "metrics-listen" => metrics_listen: Option<SocketAddr> = keys
         .metrics_listen
         .map(|address| parse("metrics-listen", &address))
         .transpose()?,
+    /// Docker's drivers; `None` if they are not served.
+    Restart "docker-socket, docker-state" => docker: Option<DockerFiles> =
+        DockerFiles::of(keys.docker_socket, keys.docker_state)?,
     Restart "state-dir" => state_dir: PathBuf = path("state-dir", keys.state_dir, "/run/viaduct")?,
     Restart "bpffs" => bpffs: PathBuf = path("bpffs", keys.bpffs, api::DEFAULT_BPFFS)?,
     /// `None` for the root of the mounted cgroup2.
@@ -299,6 +334,8 @@ config! {
         default: limit_keys::rates("default", keys.ingress_default, keys.egress_default)?,
         ceiling: limit_keys::rates("ceiling", keys.ingress_ceiling, keys.egress_ceiling)?,
     },
+    Restart "log-format" => log_format: LogFormat =
+        mode("log-format", keys.log_format, LogFormat::Text)?,
     Restart "datapath-object" => datapath_object: Option<PathBuf> = keys.datapath_object,
     /// Directories of CNI configurations and plugins.
     Restart "cni-conf-dir, cni-bin-dir" => installation: Directories = Directories {
@@ -312,9 +349,10 @@ config! {
     Live "non-masquerade-cidr" => non_masquerade: BTreeSet<Cidr> =
         non_masquerade(keys.non_masquerade_cidr, kubenet)?,
     /// How packets of pods travel between nodes.
-    Live "between-nodes, non-masquerade-routes" => peers: PeerOptions = PeerOptions {
+    Live "between-nodes, non-masquerade-routes, node-name, tunnel-vni, tunnel-port" => peers: PeerOptions = PeerOptions {
         between_nodes: mode("between-nodes", keys.between_nodes, BetweenNodes::Direct)?,
         protocols: route_protocols::parse(&keys.non_masquerade_routes)?,
+        tunnel: tunnel_keys::parse(keys.node_name.as_deref(), keys.tunnel_vni, keys.tunnel_port)?,
     },
     /// Empty for the uplinks that the routing table uses.
     Live "uplink" => uplinks: BTreeSet<IfName> = items(&keys.uplink)

@@ -15,5 +15,6 @@ pub(crate) mod routes;
 pub(crate) mod server;
 pub(crate) mod socket;
 pub(crate) mod view;
+pub(crate) mod web_page;
 pub(crate) mod why;
 pub(crate) mod write_timeout;

@@ -8,6 +8,7 @@ mod app;
 mod clock;
 mod cni;
 mod config;
+mod docker;
 mod http;
 #[cfg(feature = "pages")]
 mod pages;
@@ -30,9 +31,11 @@ use kernel::RuleReader;
 
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
+use crate::cni::refused_adds::RefusedAdds;
 use crate::cni::spool::SpoolReplay;
 use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
+use crate::docker::DockerListener;
 use crate::http::answers::AnswerMemory;
 use crate::http::body::RequestMemory;
 use crate::http::flows::FlowSource;
@@ -46,6 +49,7 @@ use crate::process::service_manager;
 use crate::process::start::{self, Features};
 use crate::process::uninstall::{self, InstalledFiles};
 use crate::telemetry::drop_events::DropEvents;
+use crate::telemetry::events::Events;
 use crate::telemetry::log;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
@@ -78,7 +82,8 @@ fn run(options: Options) -> Result<()> {
         return print(&text);
     }
     let config = Config::load(options.clone())?;
-    let log_level = log::start(log::parse_filter(&config.log_level)?);
+    let log_level = log::start(log::parse_filter(&config.log_level)?, config.log_format);
+    process::memory::disable_huge_pages();
     let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;
     // Before records and pins are opened: two agents that write would undo each other's work.
@@ -99,6 +104,7 @@ fn run(options: Options) -> Result<()> {
         .context("cannot start the runtime")?;
     let (socket, files) = (config.socket.clone(), WatchedFiles::of(&config));
     let interval = config.drop_event_interval;
+    let events = Events::open(&config.state_dir);
     let app = App {
         drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
         handle,
@@ -111,17 +117,21 @@ fn run(options: Options) -> Result<()> {
         rules: RuleReader::new(&config.bpffs),
         offload_counts: process::background::start_threads(&config.bpffs),
         features,
+        refused_adds: RefusedAdds::default(),
         replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
-        installed_files: InstalledFiles::of(&config),
+        installed_files: InstalledFiles::of(&config, events.file()),
         installation: Installation::of(&config),
-        events: Arc::default(),
+        events: Arc::new(events),
         metrics: Metrics::default(),
         rate_sampler: RateSampler::default(),
         losses: Losses::default(),
         lifecycle: Lifecycle::new(Reload::new(options, log_level)),
         config: LiveConfig::new(config),
     };
-    let gone = Arc::clone(&app.lifecycle.uninstalled);
+    let (gone, events) = (
+        Arc::clone(&app.lifecycle.uninstalled),
+        Arc::clone(&app.events),
+    );
     let served = runtime.block_on(server::serve(listeners, files, app));
     // Dropping the runtime drops all handles to the engine, which then executes its queue and
     // returns. A thread that waits for a file system which does not answer ends with the process.
@@ -129,6 +139,7 @@ fn run(options: Options) -> Result<()> {
     thread
         .join()
         .map_err(|_| anyhow!("the engine's thread panicked"))?;
+    events.finish();
     finish(gone.load(Ordering::Acquire), &socket)?;
     served
 }
@@ -156,6 +167,7 @@ fn listeners(config: &Config, passed: Option<UnixListener>) -> Result<Listeners>
         ),
         read_only: read_only.map(ReadOnlyListener::of).transpose()?,
         metrics: config.metrics_listen,
+        docker: config.docker.as_ref().map(DockerListener::of).transpose()?,
     })
 }
 

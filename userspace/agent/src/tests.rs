@@ -1,10 +1,12 @@
 //! Tests of the API through its client and a Unix socket, on a fake kernel in memory.
 
 mod cni;
+mod document;
 mod drops;
 mod flows;
 mod netavark;
 mod overload;
+mod refused_adds;
 mod why;
 
 use std::path::PathBuf;
@@ -29,6 +31,7 @@ use tokio::sync::mpsc;
 
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
+use crate::cni::refused_adds::RefusedAdds;
 use crate::cni::spool::SpoolReplay;
 use crate::config::live::LiveConfig;
 use crate::config::{Config, Options};
@@ -166,8 +169,9 @@ fn serve(
         rules: RuleReader::new(&config.bpffs),
         offload_counts: Arc::default(),
         features: Features::default(),
+        refused_adds: RefusedAdds::default(),
         replay: SpoolReplay::of(Spool::for_socket(&socket)),
-        installed_files: InstalledFiles::of(config),
+        installed_files: InstalledFiles::of(config, None),
         installation: crate::process::installation::Installation::of(config),
         events: Arc::default(),
         metrics: crate::telemetry::metrics::Metrics::default(),

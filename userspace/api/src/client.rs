@@ -98,6 +98,7 @@ impl Reply {
     pub fn error(&self) -> ErrorBody {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| ErrorBody {
             code: 999,
+            reason: String::new(),
             message: format!("the agent responded with HTTP status {}", self.status),
             details: String::from_utf8_lossy(&self.body).trim().to_owned(),
         })

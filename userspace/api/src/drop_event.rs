@@ -7,9 +7,13 @@ use crate::{EndsView, PodView, path};
 /// A dropped packet. One of each pod and drop reason is reported in an interval, with the number of
 /// those that it stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DropEvent {
     /// Time of the drop, in milliseconds since 1970 (UTC).
     pub at_ms: u64,
+    /// The same time in the format of RFC 3339.
+    #[serde(default)]
+    pub time: String,
     /// Drop reason, for example `spoofed-mac`; `gap` where the client was too slow and missed
     /// [`DropEvent::count`] events.
     pub reason: String,
@@ -64,6 +68,7 @@ pub struct DropEvent {
 
 /// Query parameters of [`path::DROPS`]; an event must match all that are present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 pub struct DropQuery {
     /// Pod: name, `namespace/name`, or prefix of its container ID.
     #[serde(default)]

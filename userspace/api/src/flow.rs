@@ -12,6 +12,7 @@ pub const DEFAULT_FLOW_LIMIT: usize = 1_000;
 
 /// Flows that match a [`FlowQuery`], and the usage of the flow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowsView {
     /// Matching flows, at most [`FlowQuery::limit`].
     pub flows: Vec<FlowView>,
@@ -20,10 +21,15 @@ pub struct FlowsView {
     /// Usage of the flow table.
     #[serde(rename = "room", default)]
     pub table: FlowTableView,
+    /// Rules of other software that keep packets in the stack, as sentences; empty if packets
+    /// bypass it.
+    #[serde(default)]
+    pub stack_reasons: Vec<String>,
 }
 
 /// Usage of the flow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowTableView {
     /// Capacity of the flow table in entries; a flow takes two.
     pub entries: u32,
@@ -37,6 +43,7 @@ pub struct FlowTableView {
 
 /// Usage of the flow table by one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PodFlowsView {
     /// Container ID.
     #[serde(rename = "containerID")]
@@ -52,6 +59,7 @@ pub struct PodFlowsView {
 
 /// A live flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowView {
     /// Container ID; `None` for a flow of the node itself.
     #[serde(rename = "containerID", default)]
@@ -66,6 +74,15 @@ pub struct FlowView {
     /// TCP: `opening`, `established`, `closing` or `reset`; UDP: `single` or `stream`; `icmp` or
     /// `other`.
     pub state: String,
+    /// How its packets get through the node: `bypass` (past bridge and netfilter), `offloaded`
+    /// (past them, because netfilter has accepted the connection) or `stack`. Empty from an agent
+    /// that does not report it.
+    #[serde(default)]
+    pub path: String,
+    /// Why packets of this connection stay in the stack beside rules of other software; empty if
+    /// nothing was decided about the connection.
+    #[serde(default)]
+    pub stack_reason: String,
     /// Original addresses: those of the first packet before translation.
     pub seen: EndsView,
     /// Translated addresses: those of the first packet after translation.
@@ -87,6 +104,7 @@ pub struct FlowView {
 /// Endpoints of a packet, each as `192.0.2.1:443` or `[2001:db8::1]:443`; without a port for
 /// protocols that have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EndsView {
     /// Source address and port.
     pub source: String,
@@ -96,15 +114,54 @@ pub struct EndsView {
 
 /// Query parameters of [`path::FLOWS`]; a flow must match all that are present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 pub struct FlowQuery {
     /// Pod: name, `namespace/name`, or prefix of its container ID.
     pub pod: Option<String>,
     /// Remote address.
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub peer: Option<IpAddr>,
     /// Source or destination port, original or translated.
     pub port: Option<u16>,
+    /// `tcp`, `udp`, `icmp`, `sctp`, or an IP protocol number.
+    pub protocol: Option<String>,
+    /// Order of the flows in the response; that of the table if absent.
+    #[cfg_attr(feature = "openapi", param(inline))]
+    pub sort: Option<FlowOrder>,
     /// Maximum number of flows in the response; [`DEFAULT_FLOW_LIMIT`] if absent.
     pub limit: Option<usize>,
+}
+
+/// Order of flows in a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "openapi",
+    derive(utoipa::ToSchema),
+    schema(rename_all = "lowercase")
+)]
+pub enum FlowOrder {
+    /// Most bytes first, of both directions.
+    Bytes,
+    /// Most packets first, of both directions.
+    Packets,
+    /// Newest first.
+    Age,
+    /// That with the latest packet first.
+    Idle,
+}
+
+impl FlowOrder {
+    const ALL: [Self; 4] = [Self::Bytes, Self::Packets, Self::Age, Self::Idle];
+
+    /// Returns the value of the query parameter `sort`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Packets => "packets",
+            Self::Age => "age",
+            Self::Idle => "idle",
+        }
+    }
 }
 
 impl FlowQuery {
@@ -114,6 +171,8 @@ impl FlowQuery {
             ("pod", self.pod.as_deref().map(escaped)),
             ("peer", self.peer.map(|peer| peer.to_string())),
             ("port", self.port.map(|port| port.to_string())),
+            ("protocol", self.protocol.as_deref().map(escaped)),
+            ("sort", self.sort.map(|sort| sort.word().to_owned())),
             ("limit", self.limit.map(|limit| limit.to_string())),
         ];
         let mut text = path::FLOWS.to_owned();
@@ -139,11 +198,17 @@ impl FlowQuery {
                     let text = unescaped(value).ok_or_else(invalid)?;
                     parsed.peer = Some(text.parse().map_err(|_| invalid())?);
                 }
+                "protocol" => parsed.protocol = Some(unescaped(value).ok_or_else(invalid)?),
+                "sort" => {
+                    let mut orders = FlowOrder::ALL.into_iter();
+                    let order = orders.find(|order| order.word() == value);
+                    parsed.sort = Some(order.ok_or_else(invalid)?);
+                }
                 "port" => parsed.port = Some(value.parse().map_err(|_| invalid())?),
                 "limit" => parsed.limit = Some(value.parse().map_err(|_| invalid())?),
                 _ => {
                     return Err(format!(
-                        "unknown query parameter {key:?}: flows have pod, peer, port and limit"
+                        "unknown query parameter {key:?}: flows have pod, peer, port, protocol, sort and limit"
                     ));
                 }
             }
@@ -192,6 +257,8 @@ mod tests {
             pod: Some("a shop/wéb-0&x=%".to_owned()),
             peer: Some("2001:db8::7".parse().unwrap()),
             port: Some(443),
+            protocol: Some("tcp".to_owned()),
+            sort: Some(FlowOrder::Idle),
             limit: Some(5),
         };
         for query in [all, FlowQuery::default()] {
@@ -210,6 +277,7 @@ mod tests {
             "limit=-1",
             "pod=%zz",
             "state=closing",
+            "sort=rate",
             "port",
         ] {
             let error = FlowQuery::parse(wrong).unwrap_err();

@@ -12,10 +12,14 @@
 mod build_facts;
 mod client;
 mod drop_event;
+mod error_reason;
 mod event;
 mod flow;
 mod http;
 mod migration;
+#[cfg(feature = "openapi")]
+pub mod openapi;
+mod page;
 mod peer;
 mod request;
 mod setting;
@@ -28,16 +32,19 @@ mod why;
 pub use build_facts::BuildFacts;
 pub use client::{Client, ClientError, Reply};
 pub use drop_event::{DropEvent, DropQuery};
+pub use error_reason::ErrorReason;
 pub use event::{Event, EventOutcome};
 pub use flow::{
-    DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowTableView, FlowView, FlowsView, PodFlowsView,
+    DEFAULT_FLOW_LIMIT, EndsView, FlowOrder, FlowQuery, FlowTableView, FlowView, FlowsView,
+    PodFlowsView,
 };
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use migration::{KeepConnections, KeptConnections, TranslatedConnection};
+pub use page::{PageItem, PageQuery};
 pub use peer::{PeerCount, PeerSetting, PeerView};
 pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
-    InterfaceQuery, MAX_REQUEST, NETAVARK, TRY_AGAIN_LATER, read_only_socket,
+    InterfaceQuery, LAST_FAILURE, MAX_REQUEST, NETAVARK, TRY_AGAIN_LATER, read_only_socket,
 };
 pub use setting::{
     BandwidthSetting, BypassSetting, HairpinModeSetting, LogLevelSetting, PodCidrs, Reloaded,
@@ -57,7 +64,11 @@ pub use why::{WhyLeg, WhyQuery, WhyStep, WhyView};
 
 /// Version of the API as `major.minor`, sent with every response in [`VERSION_HEADER`]. Another
 /// major version has other paths and is incompatible; a minor version only adds to those before it.
-pub const VERSION: &str = "1.4";
+pub const VERSION: &str = "1.5";
+
+/// Maximum of integers whose value may be larger: 2^53 - 1, the last one before which all integers
+/// are exact in programs that read JSON numbers as 64-bit floating point numbers (RFC 8259).
+pub const MAX_INTEGER: u64 = (1 << 53) - 1;
 
 /// Name of the response header with the API's version.
 pub const VERSION_HEADER: &str = "viaduct-api";
@@ -70,11 +81,14 @@ pub fn major_of(path: &str) -> Option<u32> {
 
 /// Paths of version 1 of the API, shared by agent and clients.
 pub mod path {
+    /// `GET`: the OpenAPI document of all these paths.
+    pub const OPENAPI: &str = "/v1/openapi.json";
     /// `GET`: [`crate::Status`].
     pub const STATUS: &str = "/v1/status";
     /// `GET`: a list of [`crate::NetworkView`].
     pub const NETWORKS: &str = "/v1/networks";
-    /// `GET`: a list of [`crate::AttachmentView`].
+    /// `GET`: a list of [`crate::AttachmentView`]; the query parameters are those of
+    /// [`crate::PageQuery`].
     pub const ATTACHMENTS: &str = "/v1/attachments";
     /// `GET`: [`crate::AttachmentView`]s of the container with this ID.
     pub const ATTACHMENT: &str = "/v1/attachments/{id}";
@@ -102,9 +116,10 @@ pub mod path {
     pub const BYPASS: &str = "/v1/bypass";
     /// `PUT`: [`crate::LogLevelSetting`].
     pub const LOG_LEVEL: &str = "/v1/log-level";
-    /// `GET`: a list of [`crate::Lease`].
+    /// `GET`: a list of [`crate::Lease`]; the query parameters are those of [`crate::PageQuery`].
     pub const LEASES: &str = "/v1/leases";
-    /// `GET`: a list of [`crate::PortView`].
+    /// `GET`: a list of [`crate::PortView`]; the query parameters are those of
+    /// [`crate::PageQuery`].
     pub const HOSTPORTS: &str = "/v1/hostports";
     /// `GET`: [`crate::FlowsView`]; the query parameters are those of [`crate::FlowQuery`].
     pub const FLOWS: &str = "/v1/flows";

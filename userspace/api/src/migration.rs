@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Body of `POST /v1/kept-connections`: pods that will get hostports of the agent, in place of
 /// rules of netfilter that translate their published ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeepConnections {
     /// Addresses of the pods.
     pub addresses: Vec<String>,
@@ -15,6 +16,7 @@ pub struct KeepConnections {
 
 /// The TCP connections that netfilter translates to the pods of a [`KeepConnections`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeptConnections {
     /// Number of connections from outside that netfilter goes on translating.
     pub kept: u64,
@@ -28,6 +30,7 @@ pub struct KeptConnections {
 /// A connection that netfilter translates, with addresses and ports as `192.0.2.1:80` or
 /// `[2001:db8::1]:80`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TranslatedConnection {
     /// The client, as it has opened the connection.
     pub client: String,

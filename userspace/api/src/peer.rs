@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Another node, in the body of a `PUT` and in the file of `--peers-file`. Both have the complete
 /// list of peers, the newest last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PeerSetting {
     /// Name of the node.
     pub name: String,
@@ -18,6 +19,7 @@ pub struct PeerSetting {
 
 /// Number of peers in one state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PeerCount {
     /// The state, see [`PeerView::state`].
     pub state: String,
@@ -27,6 +29,7 @@ pub struct PeerCount {
 
 /// A peer with its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PeerView {
     /// Name of the node.
     pub name: String,
@@ -37,8 +40,12 @@ pub struct PeerView {
     /// `routed`, `partial` (some prefixes have routes), `unreachable`, `refused` (all prefixes are
     /// in conflict), `unrouted` (the agent adds no routes) or `this-node`.
     pub state: String,
-    /// Neighbours that its routes lead to, as `via 192.0.2.7 dev eth0`.
+    /// Next hops that its routes lead to, as `via 192.0.2.7 dev eth0`. Of a tunnel, the device is
+    /// `viaduct.vx` or `viaduct.vx6`, and the next hop an address of the peer's pods.
     pub via: Vec<String>,
+    /// Address to which tunnelled packets are sent, where a tunnel leads to the peer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<String>,
     /// What cannot be applied, as sentences.
     pub problems: Vec<String>,
 }

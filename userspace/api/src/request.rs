@@ -10,6 +10,9 @@ use serde_json::value::RawValue;
 /// Default path of the agent's Unix socket.
 pub const DEFAULT_SOCKET: &str = "/run/viaduct/viaduct.sock";
 
+/// Name of the file with the error that ended the last agent, in the runtime directory of its unit.
+pub const LAST_FAILURE: &str = "last-failure";
+
 /// Returns the default path of the read-only socket of an agent that listens on `socket`: its name
 /// with `-ro` before the extension, such as `/run/viaduct/viaduct-ro.sock`.
 pub fn read_only_socket(socket: &Path) -> PathBuf {
@@ -70,6 +73,7 @@ impl CniVerb {
 ///
 /// A parameter that the runtime did not set is empty.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CniRequest {
     /// Version of the plugin; empty if it is older than this field.
     #[serde(default)]
@@ -96,23 +100,30 @@ pub struct CniRequest {
     #[serde(default)]
     pub path: String,
     /// Network configuration, byte for byte as on the plugin's standard input.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub config: Box<RawValue>,
     /// Result of the external `ipam` plugin for the same ADD, if the configuration names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub ipam: Option<Box<RawValue>>,
 }
 
 /// Body of `POST /v1/inside`: queries whether a network namespace has an interface.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = InterfaceQuery))]
 pub struct InterfaceQuery<T> {
     /// Path of the network namespace.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub netns: T,
     /// Interface name.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub ifname: T,
 }
 
 /// Response to an [`InterfaceQuery`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InterfacePresence {
     /// Whether the namespace has an interface of that name, created by Viaduct or not.
     pub exists: bool,
@@ -120,9 +131,14 @@ pub struct InterfacePresence {
 
 /// Body of every error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorBody {
     /// CNI error code, on every path of the API.
     pub code: u32,
+    /// Reason in kebab case, for programs: the word of an [`crate::ErrorReason`], or one that is
+    /// newer. Empty if the agent is older than this field.
+    #[serde(default)]
+    pub reason: String,
     /// Error message, in one line.
     pub message: String,
     /// Causes, and what to do about them; may be empty.

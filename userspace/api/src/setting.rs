@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// The pod CIDRs of the default network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PodCidrs {
     /// One or more prefixes; each string may be a comma-separated list, as kubelet writes it.
     #[serde(rename = "podCIDRs")]
@@ -14,6 +15,7 @@ pub struct PodCidrs {
 /// Bandwidth limits of a pod's interface, from the pod's point of view. An absent limit is
 /// unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BandwidthSetting {
     /// Limit of traffic to the pod: bit/s as a Kubernetes quantity, for example `50M`, or `none`.
     #[serde(default)]
@@ -25,6 +27,7 @@ pub struct BandwidthSetting {
 
 /// Hairpin mode of the default network: how a pod reaches itself through a published port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HairpinModeSetting {
     /// `hairpin-veth`, `promiscuous-bridge` or `none`.
     pub mode: String,
@@ -33,6 +36,7 @@ pub struct HairpinModeSetting {
 /// A mode of the netfilter bypass for a limited time. A restart of the agent, and a reload that
 /// changes the configured mode, end it earlier.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BypassSetting {
     /// `auto`, `offload`, `always` or `never`; ignored without time.
     #[serde(default)]
@@ -43,6 +47,7 @@ pub struct BypassSetting {
 
 /// The log level of the agent until its next reload or start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogLevelSetting {
     /// A level, or a comma-separated list of `target=level`, as the key `log-level` has it.
     pub level: String,
@@ -50,6 +55,7 @@ pub struct LogLevelSetting {
 
 /// Result of a reload of the agent's configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reloaded {
     /// Changed keys that are in effect.
     pub applied: Vec<String>,

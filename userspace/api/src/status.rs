@@ -8,6 +8,7 @@ use crate::{AddressView, PeerCount, PodView};
 
 /// Versions of the agent and of its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Version {
     /// Version of the agent, for example `0.1.0`.
     pub agent: String,
@@ -26,6 +27,7 @@ pub struct Version {
 
 /// State of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Status {
     /// Versions of the agent and of its interfaces.
     pub version: Version,
@@ -79,6 +81,7 @@ pub struct Status {
 /// Packets that the datapath has dropped in the last minute, of one interface of a pod. Second
 /// copies of packets (`duplicate`) are not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LossView {
     /// Name of the network.
     pub network: String,
@@ -102,6 +105,7 @@ pub struct LossView {
 
 /// Privileges of the agent's process, and the layers that restrict it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SandboxView {
     /// Effective capabilities in lower case without prefix, for example `net_admin`.
     #[serde(default)]
@@ -116,6 +120,7 @@ pub struct SandboxView {
 
 /// A request that the engine is executing or has queued.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OperationView {
     /// CNI command (`ADD`), or name of an API operation.
     pub verb: String,
@@ -131,6 +136,7 @@ pub struct OperationView {
 
 /// Whether pod traffic bypasses the bridge and netfilter (fast path).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BypassView {
     /// Configured mode: `auto`, `offload`, `always` or `never`.
     pub mode: String,
@@ -147,6 +153,7 @@ pub struct BypassView {
 
 /// Bypass of connections that foreign netfilter rules have accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OffloadView {
     /// Whether it is active.
     pub active: bool,
@@ -170,6 +177,7 @@ pub struct OffloadView {
 
 /// Policies and last rules of other software that drop forwarded packets by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ForwardingView {
     /// Configured mode: `auto` or `leave`.
     pub mode: String,
@@ -180,6 +188,7 @@ pub struct ForwardingView {
 
 /// A policy or last rule of a chain that drops what no rule has accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DroppingDefaultView {
     /// The default, for example `policy DROP of chain FORWARD of table ip filter`.
     pub what: String,
@@ -193,6 +202,7 @@ pub struct DroppingDefaultView {
 
 /// How bandwidth limits are enforced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ShaperView {
     /// Configured mode: `auto`, `police`, `pace` or `edt`.
     pub mode: String,
@@ -206,6 +216,7 @@ pub struct ShaperView {
 
 /// A network and its address pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NetworkView {
     /// Name of the network.
     pub name: String,
@@ -234,6 +245,7 @@ pub struct NetworkView {
 
 /// A range of addresses for pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PoolView {
     /// Subnet of the range, for example `10.244.0.0/24`.
     pub subnet: String,
@@ -241,12 +253,13 @@ pub struct PoolView {
     pub gateway: String,
     /// Number of addresses in use.
     pub used: u64,
-    /// Number of usable addresses; [`u64::MAX`] if there are more than that.
+    /// Number of usable addresses; [`crate::MAX_INTEGER`] if there are more than that.
     pub total: u64,
 }
 
 /// An uplink: an interface through which packets leave the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UplinkView {
     /// Interface name.
     pub name: String,
@@ -264,9 +277,13 @@ pub struct UplinkView {
 
 /// One reconciliation of records and kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reconcile {
     /// Time of its end, in seconds since 1970 (UTC).
     pub finished_at: u64,
+    /// The same time in the format of RFC 3339.
+    #[serde(default)]
+    pub finished_time: String,
     /// Duration in milliseconds.
     pub duration_ms: u64,
     /// Differences that were found; empty if there were none.
@@ -276,6 +293,7 @@ pub struct Reconcile {
 
 /// One difference between records and kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReconcileItem {
     /// Object: an attachment, a link, a map entry, or the node.
     pub subject: String,
@@ -288,6 +306,7 @@ pub struct ReconcileItem {
 
 /// Result of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The object was repaired.
@@ -305,6 +324,7 @@ pub enum Outcome {
 
 /// A degradation: a condition in which the agent does not work completely.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Degraded {
     /// Machine-readable reason in kebab case, for example `no-pod-cidr`.
     pub reason: String,
@@ -317,6 +337,7 @@ pub struct Degraded {
 
 /// An optional kernel feature.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FeatureView {
     /// Machine-readable name in kebab case, for example `tcx`.
     pub name: String,

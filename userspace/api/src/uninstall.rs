@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Body of `POST /v1/uninstall`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UninstallRequest {
     /// Detach all pods first; without it, the uninstall fails while pods are attached.
     #[serde(default)]
@@ -16,6 +17,7 @@ pub struct UninstallRequest {
 
 /// Result of an uninstall.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Uninstalled {
     /// Attachments that were removed, as `network/container/ifname`.
     pub detached: Vec<String>,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// An attachment: one interface of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AttachmentView {
     /// Name of the network, as in the CNI configuration.
     pub network: String,
@@ -14,7 +15,8 @@ pub struct AttachmentView {
     pub container_id: String,
     /// Interface name in the container (`CNI_IFNAME`).
     pub ifname: String,
-    /// Path of the container's network namespace.
+    /// Path of the container's network namespace; empty where the runtime moves the interface into
+    /// it itself.
     pub netns: String,
     /// The Kubernetes pod, if the runtime passed its name in `CNI_ARGS`.
     #[serde(default)]
@@ -53,6 +55,9 @@ pub struct AttachmentView {
     pub state: String,
     /// Time of the ADD, in seconds since 1970 (UTC).
     pub created_at: u64,
+    /// The same time in the format of RFC 3339; empty for an inspected namespace.
+    #[serde(default)]
+    pub created_time: String,
     /// Traffic counters; `None` if the maps could not be read.
     #[serde(default)]
     pub counters: Option<CounterView>,
@@ -60,6 +65,7 @@ pub struct AttachmentView {
 
 /// Bandwidth limits of an interface, from the pod's point of view; `None` for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BandwidthView {
     /// Limit of traffic to the pod.
     #[serde(default)]
@@ -79,6 +85,7 @@ pub struct BandwidthView {
 /// A bandwidth limit, and its counters since the pod was attached. Bytes are counted from the IP
 /// header on, with the headers of each segment, as on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LimitView {
     /// Rate of the limit, in bits per second.
     pub rate: u64,
@@ -107,6 +114,7 @@ pub struct LimitView {
 
 /// Name of a Kubernetes pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PodView {
     /// Kubernetes namespace of the pod.
     pub namespace: String,
@@ -116,6 +124,7 @@ pub struct PodView {
 
 /// An address of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AddressView {
     /// Address with prefix length, for example `10.0.0.2/24`.
     pub address: String,
@@ -126,6 +135,7 @@ pub struct AddressView {
 
 /// A route of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RouteView {
     /// Destination prefix, for example `0.0.0.0/0`.
     pub destination: String,
@@ -136,6 +146,7 @@ pub struct RouteView {
 
 /// A published host port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HostportView {
     /// Address of the node; `None` for all addresses.
     #[serde(default)]
@@ -154,6 +165,7 @@ pub struct HostportView {
 
 /// A published host port with its pod, its reservations and its flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PortView {
     /// The port mapping, and the attachment that receives the traffic.
     #[serde(flatten)]
@@ -170,6 +182,9 @@ pub struct PortView {
     pub state: String,
     /// Time of the attachment's ADD, in seconds since 1970 (UTC).
     pub since: u64,
+    /// The same time in the format of RFC 3339.
+    #[serde(default)]
+    pub since_time: String,
     /// Port reservations, one for each address family.
     pub claims: Vec<PortReservationView>,
     /// Number of live flows to the port from outside and from pods. Connections of processes on the
@@ -181,6 +196,7 @@ pub struct PortView {
 
 /// Reservation of a host port in one address family.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PortReservationView {
     /// Address and port, for example `0.0.0.0:8080`.
     pub socket: String,
@@ -194,6 +210,7 @@ pub struct PortReservationView {
 
 /// An address that is assigned to a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease {
     /// Name of the network.
     pub network: String,
@@ -208,6 +225,7 @@ pub struct Lease {
 
 /// Traffic counters of one pod, or of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CounterView {
     /// Packets that the pod received.
     pub rx_packets: u64,

@@ -7,6 +7,7 @@ use crate::{DropEvent, EndsView, path};
 
 /// What happens to a packet, and to the answer to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhyView {
     /// Whether packet and answer both arrive. With [`WhyLeg::doubts`], they may not.
     pub passes: bool,
@@ -25,6 +26,7 @@ pub struct WhyView {
 
 /// The way of one packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhyLeg {
     /// `tcp`, `udp`, `sctp`, `icmp`, or the IP protocol number.
     pub protocol: String,
@@ -53,6 +55,7 @@ pub struct WhyLeg {
 
 /// One decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhyStep {
     /// Where it is taken, for example `from_pod@veth1234` or `stack`.
     pub at: String,
@@ -68,6 +71,7 @@ pub struct WhyStep {
 
 /// Query parameters of [`path::WHY`]: either `from` and `to`, or `last_drop`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 pub struct WhyQuery {
     /// Sender: name, namespace/name or prefix of the container ID of a pod, or an address; each
     /// with `:` and a port where wanted.

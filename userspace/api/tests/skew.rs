@@ -7,13 +7,13 @@
 use std::fs;
 use std::path::Path;
 
-use api::{
-    AttachmentView, CniRequest, CounterView, ErrorBody, Event, EventOutcome, FlowsView,
-    HairpinModeSetting, Lease, NetworkView, PodCidrs, PortView, Status,
-};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use viaduct_client::{
+    AttachmentView, CniRequest, CounterView, ErrorBody, Event, EventOutcome, FlowsView,
+    HairpinModeSetting, Lease, NetworkView, PodCidrs, PortView, Status,
+};
 
 fn recorded(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/1.0");
@@ -150,5 +150,5 @@ fn an_unknown_enum_value_leaves_the_rest_of_the_message_intact() {
     });
     let status: Status = serde_json::from_value(status).unwrap();
     let items = status.last_reconcile.unwrap().items;
-    assert_eq!(items[0].outcome, api::Outcome::Other);
+    assert_eq!(items[0].outcome, viaduct_client::Outcome::Other);
 }

@@ -10,13 +10,15 @@ use model::{AttachmentKey, HairpinMode, IfName, Intent, Network, RangeSet, Reque
 
 use crate::config::agreement::check_matches;
 use crate::config::static_ipam::{self, StaticAddress};
+use crate::result::inexpressible::InexpressibleResult;
 use crate::{AddRequest, AddressSource, Config, Error, StatusRequest, Version};
 
 /// Default of `bridge` for a network that the configuration declares, as in the bridge plugin.
 const DEFAULT_BRIDGE: &str = "cni0";
 
 /// Returns the intent of an ADD. `default` is the agent's default network; one without ranges
-/// counts as missing.
+/// counts as missing. Whether the version can express the result is another question:
+/// [`InexpressibleResult`].
 pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent, Error> {
     let mut network = network(&request.config, default)?;
     set_ranges(&mut network, request)?;
@@ -81,7 +83,6 @@ fn awaits_addresses(request: &AddRequest) -> bool {
 
 fn set_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Error> {
     let is_gateway = network.options.gateway;
-    let version = request.config.header.version;
     match source(&request.config) {
         Source::Ranges => prepend_ranges(network, request)?,
         Source::Fixed(fixed) => {
@@ -97,18 +98,11 @@ fn set_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Error> 
         }
         Source::None => return check_switch(request),
     }
-    check_ranges(&network.ranges, version)
+    check_sets(&network.ranges)
 }
 
 /// Fails for requests that need an address, on a network that has none.
 fn check_switch(request: &AddRequest) -> Result<(), Error> {
-    let version = request.config.header.version;
-    if version < Version::V0_3_0 {
-        // In the words of the reference plugins: these versions have no result without an address.
-        return Err(Error::incompatible_version(
-            "cannot convert: no valid IP addresses",
-        ));
-    }
     if request.requested.port_mappings.is_empty() {
         return Ok(());
     }
@@ -232,9 +226,15 @@ fn prepend_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Err
     Ok(())
 }
 
-/// Checks all range sets together: at least one, no overlap, and one per family before version
-/// 0.3.0 (behaviour R8).
+/// Checks all range sets together, as [`check_sets`] does, and whether `version` can express one
+/// address of each (behaviour R8).
 pub(crate) fn check_ranges(sets: &[RangeSet], version: Version) -> Result<(), Error> {
+    check_sets(sets)?;
+    InexpressibleResult::of_ranges(sets, version).map_or(Ok(()), |reason| Err(reason.into()))
+}
+
+/// Checks that there is a range set, and that no two overlap.
+fn check_sets(sets: &[RangeSet]) -> Result<(), Error> {
     if sets.is_empty() {
         return Err(Error::invalid_config("no IP ranges specified"));
     }
@@ -246,13 +246,6 @@ pub(crate) fn check_ranges(sets: &[RangeSet], version: Version) -> Result<(), Er
                 )));
             }
         }
-    }
-    let ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
-    let many = ipv4 > 1 || sets.len() - ipv4 > 1;
-    if many && version < Version::V0_3_0 {
-        return Err(Error::incompatible_version(format!(
-            "CNI version {version} does not support more than 1 address per family"
-        )));
     }
     Ok(())
 }

@@ -51,9 +51,11 @@ pub use request::{
     AddRequest, CheckRequest, DelRequest, GcRequest, Request, StatusRequest, Target,
 };
 pub use result::foreign_lease::ForeignLease;
+pub use result::inexpressible::InexpressibleResult;
 pub use result::outcome::Outcome;
 pub use result::plugin_result::{PluginResult, ResultAddress, ResultInterface};
 pub use result::prev_result::PrevResult;
 pub use runtime::RuntimeArgs;
+pub use runtime::args::pod_of;
 pub use values::RequestedAddress;
 pub use version::{Version, version_report};

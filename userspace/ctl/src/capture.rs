@@ -210,6 +210,13 @@ struct Tap {
 
 impl Tap {
     fn open(view: &AttachmentView) -> Result<Self> {
+        if view.netns.is_empty() {
+            bail!(
+                "the namespace of {} is known to its runtime only: capture at {} on the node",
+                view.ifname,
+                view.host_link
+            );
+        }
         let path = view.netns.parse().context("the namespace of the pod")?;
         let namespace = Namespace::find(&path)
             .context("cannot open the namespace of the pod: run viaductctl as root")?;

@@ -98,6 +98,7 @@ mod tests {
         let refused = |code| {
             ClientError::Refused(ErrorBody {
                 code,
+                reason: String::new(),
                 message: String::new(),
                 details: String::new(),
             })

@@ -4,6 +4,8 @@
 mod bypass;
 mod drops;
 mod features;
+mod flows;
+mod format;
 mod losses;
 mod peers;
 mod ports;
@@ -16,19 +18,21 @@ mod why;
 use std::fmt::{Display, Write};
 
 use api::{
-    AttachmentView, Degraded, Event, FlowTableView, FlowView, FlowsView, ForwardingView,
-    HostportView, NetworkView, OperationView, Outcome, PodFlowsView, PodView, Reconcile, Reloaded,
-    Status, Uninstalled, UplinkView,
+    AttachmentView, Degraded, Event, ForwardingView, HostportView, NetworkView, OperationView,
+    Outcome, PodView, Reconcile, Reloaded, Status, Uninstalled, UplinkView,
 };
 use comfy_table::Row;
 
-use table::{number, row, styled_table, text};
+use format::{duration, join, pod_name};
+use table::styled_table;
 
 pub(crate) use drops::dropped;
+pub(crate) use flows::{flow_table, flows};
+pub(crate) use format::{bits, short_id};
 pub(crate) use peers::peers;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
-pub(crate) use table::{TableStyle, table};
+pub(crate) use table::{TableStyle, number, row, table, text};
 pub(crate) use versions::version;
 pub(crate) use why::why;
 
@@ -95,6 +99,10 @@ pub(crate) fn event(event: &Event) -> String {
         message,
         ..
     } = event;
+    let subject = match &event.pod {
+        Some(PodView { namespace, name }) => format!("{namespace}/{name} ({subject})"),
+        None => subject.clone(),
+    };
     let text = format!(
         "{at}  {action:<9} {:<10} {subject}  {message}",
         event.outcome.word()
@@ -161,100 +169,6 @@ pub(crate) fn list(attachments: &[AttachmentView], style: TableStyle) -> String 
         .collect();
     let rows = attachments.iter().map(|view| attachment(view, style));
     styled_table(&header, rows, style)
-}
-
-/// Renders flows, one line each.
-pub(crate) fn flows(view: &FlowsView, style: TableStyle) -> String {
-    if view.flows.is_empty() && view.matching == 0 {
-        return "No flows.\n".to_owned();
-    }
-    let header = [
-        "POD",
-        "PROTO",
-        "STATE",
-        "SOURCE",
-        "DESTINATION",
-        "TRANSLATED",
-        "AGE",
-        "IDLE",
-        "SENT",
-        "REPLIES",
-    ];
-    let mut text = styled_table(&header, view.flows.iter().map(flow), style);
-    let shown = u64::try_from(view.flows.len()).unwrap_or(u64::MAX);
-    if shown < view.matching {
-        let rest = view.matching - shown;
-        writeln!(text, "and {rest} more: see --limit").expect("a String takes every text");
-    }
-    text
-}
-
-/// Renders the usage of the flow table: entries in total, flows and evictions per pod.
-pub(crate) fn flow_table(view: &FlowTableView, style: TableStyle) -> String {
-    let FlowTableView {
-        entries,
-        used_entries,
-        quota,
-        pods,
-    } = view;
-    let header = ["POD", "FLOWS", "QUOTA", "EVICTED"];
-    let line = |pod: &PodFlowsView| {
-        row([
-            text(pod_name(pod.pod.as_ref(), Some(&pod.container_id))),
-            number(pod.flows),
-            number(quota),
-            number(pod.evicted_flows),
-        ])
-    };
-    let usage = format!("{used_entries} of {entries} entries used, 2 per flow\n");
-    usage + &styled_table(&header, pods.iter().map(line), style)
-}
-
-fn flow(view: &FlowView) -> Row {
-    row([
-        text(pod_name(view.pod.as_ref(), view.container_id.as_ref())),
-        text(&view.protocol),
-        text(&view.state),
-        text(&view.seen.source),
-        text(&view.seen.destination),
-        text(translation(view)),
-        number(duration(view.age_seconds.into())),
-        number(duration(view.idle_seconds.into())),
-        number(traffic(view.sent_packets, view.sent_bytes)),
-        number(traffic(view.answered_packets, view.answered_bytes)),
-    ])
-}
-
-/// Returns the pod as `namespace/name`, or else the short container ID.
-fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> String {
-    match (pod, container) {
-        (Some(pod), _) => format!("{}/{}", pod.namespace, pod.name),
-        (None, Some(container)) => short_id(container),
-        (None, None) => "(node)".to_owned(),
-    }
-}
-
-/// Returns the translated source and destination, each only where translation changed it.
-fn translation(view: &FlowView) -> String {
-    let (seen, translated) = (&view.seen, &view.translated);
-    let mut changes = Vec::new();
-    if seen.source != translated.source {
-        changes.push(format!("from {}", translated.source));
-    }
-    if seen.destination != translated.destination {
-        changes.push(format!("to {}", translated.destination));
-    }
-    join(changes.into_iter())
-}
-
-fn traffic(packets: u64, bytes: u64) -> String {
-    let (amount, unit) = match bytes {
-        0..=9_999 => (bytes, "B"),
-        10_000..=9_999_999 => (bytes / 1_000, "kB"),
-        10_000_000..=9_999_999_999 => (bytes / 1_000_000, "MB"),
-        _ => (bytes / 1_000_000_000, "GB"),
-    };
-    format!("{packets} ({amount} {unit})")
 }
 
 fn health(degraded: &[Degraded]) -> String {
@@ -333,7 +247,7 @@ fn networks(networks: &[NetworkView]) -> String {
             network.name.clone()
         };
         let pools = network.pools.iter().map(|pool| {
-            let total = if pool.total == u64::MAX {
+            let total = if pool.total >= api::MAX_INTEGER {
                 "∞".to_owned()
             } else {
                 pool.total.to_string()
@@ -414,15 +328,6 @@ fn attachment(view: &AttachmentView, style: TableStyle) -> Row {
         .chain(wide.into_iter().filter(|_| style.wide)))
 }
 
-/// Returns the first 12 characters of a container ID. IDs of `viaductctl cni` differ behind a
-/// common prefix, so they are whole.
-pub(crate) fn short_id(container_id: &str) -> String {
-    if container_id.starts_with(crate::cni::ID_PREFIX) {
-        return container_id.to_owned();
-    }
-    container_id.chars().take(12).collect()
-}
-
 fn owner(view: &AttachmentView) -> String {
     pod_name(view.pod.as_ref(), Some(&view.container_id))
 }
@@ -439,32 +344,8 @@ fn port(port: &HostportView) -> String {
     )
 }
 
-/// Formats a duration with its two largest units, for example `1 h 5 min`.
-fn duration(seconds: u64) -> String {
-    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
-    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
-    if days > 0 {
-        format!("{days} d {hours} h")
-    } else if hours > 0 {
-        format!("{hours} h {minutes} min")
-    } else if minutes > 0 {
-        format!("{minutes} min {rest} s")
-    } else {
-        format!("{rest} s")
-    }
-}
-
 fn line(text: &mut String, label: &str, value: impl Display) {
     writeln!(text, "{label:<13}{value}").expect("a String takes every text");
-}
-
-/// Joins items with commas; `-` if there are none, so that the number of columns is constant.
-fn join(items: impl Iterator<Item = String>) -> String {
-    let items: Vec<String> = items.collect();
-    if items.is_empty() {
-        return "-".to_owned();
-    }
-    items.join(",")
 }
 
 #[cfg(test)]

@@ -30,7 +30,8 @@ pub(crate) struct Why {
     /// Length of the packet in bytes from the IP header on [default: the shortest possible]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(20..=65_000))]
     size: Option<u32>,
-    /// Explain the last dropped packet of this pod that was reported
+    /// Explain the last dropped packet of this pod that was reported; `(node)` for the last one of
+    /// which no pod is known
     #[arg(long, value_name = "POD", conflicts_with_all = ["from", "to", "protocol", "size"])]
     last_drop: Option<String>,
     #[command(flatten)]

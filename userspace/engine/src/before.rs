@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use model::{AttachmentKey, Cidr, ContainerId, IfName, Network, Record};
+use model::{AttachmentKey, Cidr, ContainerId, IfName, Network, NetworkName, Record};
 
 /// State before a change, to which a failed one returns.
 #[derive(Debug)]
@@ -24,6 +24,13 @@ pub(crate) enum Before {
     },
     /// The attachment had this record.
     Attached(Box<Record>),
+    /// A network had this record, or none, and maybe no bridge.
+    Network {
+        /// Its name.
+        name: NetworkName,
+        /// Its record.
+        network: Option<Network>,
+    },
     /// The default network was this one.
     DefaultNetwork(Box<Network>),
     /// These prefixes were not masqueraded.
@@ -49,7 +56,10 @@ impl Before {
         match self {
             Self::Absent { key, .. } | Self::Linked { key, .. } => Some(&key.container_id),
             Self::Attached(record) => Some(&record.attachment.key.container_id),
-            Self::DefaultNetwork(_) | Self::NonMasquerade(_) | Self::Settings(_) => None,
+            Self::Network { .. }
+            | Self::DefaultNetwork(_)
+            | Self::NonMasquerade(_)
+            | Self::Settings(_) => None,
         }
     }
 }
@@ -60,6 +70,7 @@ impl fmt::Display for Before {
         match self {
             Self::Absent { key, .. } | Self::Linked { key, .. } => key.fmt(f),
             Self::Attached(record) => record.attachment.key.fmt(f),
+            Self::Network { name, .. } => write!(f, "network {name}"),
             Self::DefaultNetwork(network) => write!(f, "network {}", network.name),
             Self::NonMasquerade(_) => f.write_str("non-masquerade CIDRs"),
             Self::Settings(ifname) => write!(f, "settings of {ifname}"),

@@ -214,6 +214,23 @@ impl<K: Kernel> Engine<K> {
         self.change(before, new)
     }
 
+    /// Publishes `ports` of an attachment in place of its present ones.
+    pub fn publish_ports(
+        &mut self,
+        key: &AttachmentKey,
+        ports: &[PortMapping],
+    ) -> Result<Attachment, EngineError> {
+        let record = self.store.get(key).cloned();
+        let Some(record) = record.filter(|record| record.state == State::Attached) else {
+            return Err(EngineError::NotAttached(key.clone()));
+        };
+        let services = InterfaceServices {
+            ports,
+            ..InterfaceServices::default()
+        };
+        self.publish(&record, &services)
+    }
+
     /// Unpublishes all ports and removes the limits. An adopted interface without an ingress policy
     /// is released: it loses all programs and table entries.
     pub fn unpublish_ports(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {

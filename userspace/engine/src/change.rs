@@ -118,6 +118,14 @@ impl<K: Kernel> Engine<K> {
                 self.del(&key)
             }
             Before::Attached(record) => Ok(self.store.put(&record)?),
+            Before::Network { name, network } => {
+                self.node.ready.remove(&name);
+                let stored = match network {
+                    Some(network) => self.store.put_network(&network),
+                    None => self.store.remove_network(&name),
+                };
+                Ok(stored?)
+            }
             Before::DefaultNetwork(network) => {
                 self.node.ready.remove(&network.name);
                 self.store_pod_cidrs(&network.ranges)?;

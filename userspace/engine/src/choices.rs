@@ -1,9 +1,10 @@
 //! What the node shall be: the configuration, and what was chosen at run time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use model::Peers;
+use model::{NetworkName, Peers};
 use store::Store;
 
 use crate::peers_status;
@@ -19,6 +20,8 @@ pub(crate) struct Choices {
     pub(crate) overrides: Overrides,
     /// Other nodes; `None` until the first list.
     pub(crate) peers: Option<Arc<Peers>>,
+    /// Networks that stay without attachments.
+    pub(crate) kept_networks: BTreeSet<NetworkName>,
     /// Whether something needs the default network although it has no range.
     pub(crate) is_default_wanted: Arc<AtomicBool>,
 }
@@ -32,6 +35,7 @@ impl Choices {
             settings,
             overrides,
             peers: peers_status::load(store),
+            kept_networks: BTreeSet::new(),
             is_default_wanted: Arc::default(),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
-    InterfaceSettings, NetnsPath, Peers, PortMapping, RangeSet, Record,
+    InterfaceSettings, NetnsPath, Network, NetworkName, Peers, PortMapping, RangeSet, Record,
 };
 use planner::NodeCondition;
 use steps::PodSide;
@@ -78,12 +78,22 @@ commands! {
         ["ADD", Some(&intent.key), add] |engine| engine.add(&intent, now);
     Complete(intent: Box<Intent>) -> Attachment
         ["ADD", Some(&intent.key), change] |engine| engine.complete(&intent);
+    MakeBridge(intent: Box<Intent>) -> ()
+        ["ADD", Some(&intent.key), change] |engine| engine.make_bridge(&intent);
     Del(key: AttachmentKey) -> ()
         ["DEL", Some(key), change] |engine| engine.del(&key);
     Check(key: AttachmentKey, wanted: Option<BTreeSet<Cidr>>) -> Attachment
         ["CHECK", Some(key), query] |engine| engine.check_wanted(&key, wanted.as_ref());
     Gc(scope: GcScope) -> GcResult
         ["GC", None, change] |engine| Ok(engine.collect(&scope));
+
+    // Docker's network driver.
+    KeepNetwork(network: Box<Network>) -> ()
+        ["create network", None, change] |engine| engine.keep_network(&network);
+    ReleaseNetwork(name: NetworkName) -> ()
+        ["delete network", None, change] |engine| engine.release_network(&name);
+    PublishPorts(key: AttachmentKey, ports: Vec<PortMapping>) -> Attachment
+        ["publish ports", Some(key), change] |engine| engine.publish_ports(&key, &ports);
 
     // Chained plugins.
     AdoptOrUpdate(update: Box<ChainedUpdate>, now: u64) -> Attachment

@@ -108,7 +108,7 @@ impl<K: Kernel> Engine<K> {
     /// Returns the intent with the current definition of its network. The pod CIDRs of the default
     /// network may have changed while the request waited in the queue. A network of a foreign IPAM
     /// plugin keeps its recorded ranges.
-    fn with_current_network<'a>(&self, intent: &'a Intent) -> Cow<'a, Intent> {
+    pub(crate) fn with_current_network<'a>(&self, intent: &'a Intent) -> Cow<'a, Intent> {
         let default = &self.choices.settings.default_network;
         if intent.network.name == default.name {
             let network = default.clone();
@@ -171,7 +171,11 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    fn plan(&mut self, intent: &Intent, mtu: u32) -> Result<(Attachment, Plan), EngineError> {
+    pub(crate) fn plan(
+        &mut self,
+        intent: &Intent,
+        mtu: u32,
+    ) -> Result<(Attachment, Plan), EngineError> {
         let host_link = model::ManagedLink::of(&intent.key);
         let observed = self.kernel.observe(&NetnsQuery {
             path: intent.netns.clone(),

@@ -10,7 +10,9 @@
 //!
 //! This module reads no clock: callers pass the time.
 
+mod kept_networks;
 mod migration;
+mod refused_add;
 
 use std::collections::BTreeSet;
 use std::io;

@@ -116,15 +116,11 @@ impl<K: Kernel> Engine<K> {
         [default].into_iter().chain(others)
     }
 
-    /// Removes networks without attachments from the records. Their bridges stay, because other
-    /// software may have attached links to them.
+    /// Removes networks without attachments from the records, except for kept ones. Their bridges
+    /// stay, because other software may have attached links to them.
     pub(crate) fn release_networks(&mut self) -> Result<(), StoreError> {
-        let used: BTreeSet<&NetworkName> = self
-            .store
-            .records()
-            .keys()
-            .map(|key| &key.network)
-            .collect();
+        let attached = self.store.records().keys().map(|key| &key.network);
+        let used: BTreeSet<&NetworkName> = attached.chain(&self.choices.kept_networks).collect();
         let unused: Vec<NetworkName> = self
             .store
             .networks()

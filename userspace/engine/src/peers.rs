@@ -10,7 +10,7 @@ use model::Peers;
 use steps::Observed;
 
 use crate::commands::Command;
-use crate::node::NodeState;
+use crate::node::{NodeState, ReconciledNode};
 use crate::peers_status::PEERS;
 use crate::report::{Item, steps};
 use crate::transaction::execute_all;
@@ -18,6 +18,9 @@ use crate::{Engine, EngineError, Handle, UpdateOutcome};
 
 /// Subject of report items about routes to peers.
 const SUBJECT: &str = "peers";
+
+/// Rounds of planning: a tunnel needs two, or three where one with other settings is in its place.
+const MAX_ROUNDS: usize = 4;
 
 impl<K: Kernel> Engine<K> {
     /// Replaces the list of peers. Routes that the kernel refuses are in the status, and the next
@@ -47,17 +50,38 @@ impl<K: Kernel> Engine<K> {
 
     /// Reconciles the node and the routes to peers, without the attachments.
     fn connect_peers(&mut self, now: u64, items: &mut Vec<Item>) -> Result<(), EngineError> {
-        let mut reconciled = self.reconcile_node(now, items)?;
-        if self.change_routes(&reconciled.observed, items) {
-            reconciled = self.reconcile_node(now, items)?;
-        }
+        let reconciled = self.reconcile_node(now, items)?;
+        let reconciled = self.connect(now, reconciled, items)?;
         self.node = NodeState::of(&self.node_intent(), reconciled);
         Ok(())
     }
 
-    /// Changes the routes to peers. Returns whether the node is to be observed again. The prefix
-    /// table has the new prefixes before the routes, and the old ones until the routes are gone.
-    pub(crate) fn change_routes(&mut self, observed: &Observed, items: &mut Vec<Item>) -> bool {
+    /// Changes routes and tunnels until there is nothing left to do, or only what has failed. A new
+    /// tunnel gets its programs with the node, and is used afterwards. Tables of removed tunnels
+    /// are removed after them.
+    pub(crate) fn connect(
+        &mut self,
+        now: u64,
+        mut reconciled: ReconciledNode,
+        items: &mut Vec<Item>,
+    ) -> Result<ReconciledNode, EngineError> {
+        for _ in 0..MAX_ROUNDS {
+            let before = items.len();
+            if !self.change_routes(&reconciled.observed, items) {
+                break;
+            }
+            reconciled = self.reconcile_node(now, items)?;
+            if items[before..].iter().any(Item::has_failed) {
+                break;
+            }
+        }
+        Ok(reconciled)
+    }
+
+    /// Changes the routes and tunnels to peers. Returns whether the node is to be observed again.
+    /// The prefix table has the new prefixes before the routes, and the old ones until the routes
+    /// are gone.
+    fn change_routes(&mut self, observed: &Observed, items: &mut Vec<Item>) -> bool {
         let plan = planner::plan_peers(&self.node_intent(), observed).plan;
         let results = execute_all(&mut self.kernel, &plan);
         items.extend(steps(SUBJECT, results));

@@ -42,6 +42,8 @@ impl PeersStatus {
         let kinds = [
             PeerProblemKind::Conflict,
             PeerProblemKind::NotOnLink,
+            PeerProblemKind::NoRoute,
+            PeerProblemKind::Tunnel,
             PeerProblemKind::RouteTaken,
             PeerProblemKind::TooManyRoutes,
         ];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kernel::Kernel;
-use model::{AttachmentKey, Network};
+use model::{AttachmentKey, Network, PodName};
 use planner::{Difference, Finding, MtuChange, Plan, Reason, Repair};
 use steps::Observed;
 
@@ -84,7 +84,8 @@ impl<K: Kernel> Engine<K> {
         // A crash may have left a port with two interfaces of a container, or with none.
         self.hand_over_ports(None);
         let boot_id = &self.choices.settings.boot_id;
-        let repair = planner::plan_repair(self.store.records(), &reconciled.observed, boot_id);
+        let observed = &reconciled.observed;
+        let repair = planner::plan_repair(self.store.records(), observed, boot_id, now);
         let before = items.len();
         self.repair(repair, items);
         self.release_networks()?;
@@ -94,8 +95,8 @@ impl<K: Kernel> Engine<K> {
             reconciled = self.reconcile_node(now, items)?;
         }
         self.update_mtus(&reconciled.observed, items)?;
-        let changed = self.change_routes(&reconciled.observed, items);
-        if self.apply_xdp_prefilters(&reconciled.observed, items) || changed {
+        reconciled = self.connect(now, reconciled, items)?;
+        if self.apply_xdp_prefilters(&reconciled.observed, items) {
             reconciled = self.reconcile_node(now, items)?;
         }
         self.upgrade_programs(&reconciled.observed, items);
@@ -159,7 +160,8 @@ impl<K: Kernel> Engine<K> {
             planner::plan_mtu(&networks, observed, self.store.records())
         {
             let results = execute_all(&mut self.kernel, &plan);
-            let item = Item::repaired(key.to_string(), format!("MTU set to {mtu}"), results);
+            let item = Item::repaired(key.to_string(), format!("MTU set to {mtu}"), results)
+                .of_pod(self.pod_name(&key));
             if !item.has_failed()
                 && let Some(mut record) = self.store.get(&key).cloned()
             {
@@ -178,7 +180,8 @@ impl<K: Kernel> Engine<K> {
                 Finding::Repair { differences, plan } => {
                     let container = Some(&key.container_id);
                     let results = execute_all_of(&mut self.kernel, &plan, container);
-                    let item = Item::repaired(key.to_string(), words(&differences), results);
+                    let item = Item::repaired(key.to_string(), words(&differences), results)
+                        .of_pod(self.pod_name(&key));
                     // Port reservations are sockets of the agent. They end with it, so making them
                     // at the start is not a repair.
                     let is_start = self.upkeep.last_reconcile.is_none()
@@ -199,19 +202,29 @@ impl<K: Kernel> Engine<K> {
                 "link has an alias of Viaduct ({:?}) but no record; delete it by hand if no pod uses it",
                 orphan.alias
             ),
+            pod: None,
         }));
     }
 
     fn detach(&mut self, key: &AttachmentKey, reason: Reason, plan: &Plan) -> Item {
         let subject = key.to_string();
+        let pod = self.pod_name(key);
         match self.release(key, plan) {
             Ok(()) => Item {
                 subject,
                 outcome: Outcome::Removed,
                 message: reason.to_string(),
+                pod,
             },
-            Err(error) => Item::failed(&subject, format!("{reason}: {}", chain(&error))),
+            Err(error) => {
+                Item::failed(&subject, format!("{reason}: {}", chain(&error))).of_pod(pod)
+            }
         }
+    }
+
+    /// Returns the name of an attachment's pod, if the runtime has passed it.
+    fn pod_name(&self, key: &AttachmentKey) -> Option<PodName> {
+        self.store.get(key)?.attachment.pod.clone()
     }
 
     fn release(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), EngineError> {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use model::PodName;
+
 use crate::EngineError;
 use crate::error::MAX_LISTED;
 use crate::transaction::StepResult;
@@ -30,6 +32,8 @@ pub struct Item {
     pub outcome: Outcome,
     /// The difference and the repair, or the error.
     pub message: String,
+    /// Pod of an attachment, if its name is known.
+    pub pod: Option<PodName>,
 }
 
 /// Result of a repair.
@@ -71,6 +75,7 @@ impl Item {
             subject,
             outcome,
             message,
+            ..
         } = self;
         match outcome {
             Outcome::Repaired => tracing::info!(subject, "repaired: {message}"),
@@ -85,7 +90,13 @@ impl Item {
             subject: subject.to_owned(),
             outcome: Outcome::Failed,
             message,
+            pod: None,
         }
+    }
+
+    /// Returns the item with the name of the pod that it concerns.
+    pub(crate) fn of_pod(self, pod: Option<PodName>) -> Self {
+        Self { pod, ..self }
     }
 
     pub(crate) fn repaired(subject: String, found: String, results: Vec<StepResult>) -> Self {
@@ -99,6 +110,7 @@ impl Item {
                 subject,
                 outcome: Outcome::Repaired,
                 message: found,
+                pod: None,
             }
         } else {
             Self::failed(&subject, format!("{found}: {}", failures.join("; ")))
@@ -117,6 +129,7 @@ pub(crate) fn steps(subject: &str, results: Vec<StepResult>) -> impl Iterator<It
             subject: subject.to_owned(),
             outcome,
             message: failure.unwrap_or(step),
+            pod: None,
         }
     })
 }

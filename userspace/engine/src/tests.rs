@@ -8,6 +8,7 @@ mod configure;
 mod containers;
 mod every_step;
 mod failing_kernel;
+mod kept_networks;
 mod left_ports;
 mod lifecycle;
 mod limits;
@@ -17,10 +18,12 @@ mod model;
 mod overrides;
 mod peers;
 mod ports;
+mod refused_adds;
 mod sockets;
 mod standby_ports;
 mod tcx_fast_path;
 mod threads;
+mod tunnels;
 mod uninstall;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +50,7 @@ struct Node {
     directory: TempDir,
     default_network: Network,
     non_masquerade: BTreeSet<Cidr>,
+    peers: planner::PeerOptions,
     engine: Option<Engine<FailingKernel>>,
     boot_id: String,
 }
@@ -74,6 +78,7 @@ impl Node {
             directory: directory(),
             default_network,
             non_masquerade: BTreeSet::new(),
+            peers: planner::PeerOptions::default(),
             engine: None,
             boot_id: "this boot".to_owned(),
         };
@@ -122,7 +127,7 @@ impl Node {
             forwarding: planner::ForwardingMode::Auto,
             shaper: planner::ShaperMode::Auto,
             xdp_prefilter: planner::XdpPrefilterMode::Off,
-            peers: planner::PeerOptions::default(),
+            peers: self.peers.clone(),
             boot_id: self.boot_id.clone(),
         };
         (store, settings)

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use kernel::{Kernel, StepError};
 use model::ContainerId;
 use planner::Plan;
-use steps::Step;
+use steps::{Step, TunnelStep};
 
 use crate::EngineError;
 use crate::error::chain;
@@ -152,5 +152,6 @@ fn removes(step: &Step) -> bool {
             | Step::Detach { .. }
             | Step::ReleasePort { .. }
             | Step::RemoveEntry { .. }
+            | Step::Tunnel(TunnelStep::Delete(_))
     )
 }

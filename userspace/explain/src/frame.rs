@@ -19,8 +19,19 @@ pub(crate) fn build(question: &Question, is_answer: bool, ethernet: Option<[Mac;
         let headers = if is_v4 { 20 } else { 40 } + header;
         vec![0; (*length).min(LARGEST).saturating_sub(headers)]
     };
+    let body = body(question, is_answer, payload);
+    let frame = Frame {
+        ethernet,
+        ..Frame::new(tuple.source, tuple.destination, body)
+    };
+    question.shape.bytes(frame)
+}
+
+/// Returns the body of the packet, with the payload behind a transport header of a length.
+fn body(question: &Question, is_answer: bool, payload: impl Fn(usize) -> Vec<u8>) -> Body {
+    let tuple = &question.tuple;
     let (from, to) = (tuple.source_port.number(), tuple.destination_port.number());
-    let body = match tuple.protocol {
+    match tuple.protocol {
         protocol::TCP => {
             let flags = if is_answer {
                 flag::SYN | flag::ACK
@@ -33,16 +44,24 @@ pub(crate) fn build(question: &Question, is_answer: bool, ethernet: Option<[Mac;
         // The first chunk is behind the 12 bytes of the header, of which 4 are the checksum.
         protocol::SCTP => Body::Sctp(from, to, payload(12)),
         protocol::ICMP | protocol::ICMPV6 => match question.icmp {
-            Some((icmp_type, code)) => Body::Icmp(icmp_type, code, [0; 4], payload(8)),
-            None => echo(tuple, is_v4, payload(8)),
+            Some((icmp_type, code)) => {
+                let quoted = question.quoted.as_ref().map(quoted);
+                let payload = quoted.unwrap_or_else(|| payload(8));
+                Body::Icmp(icmp_type, code, [0; 4], payload)
+            }
+            None => echo(tuple, tuple.source.is_v4(), payload(8)),
         },
         other => Body::Other(other, payload(0)),
-    };
-    let frame = Frame {
-        ethernet,
-        ..Frame::new(tuple.source, tuple.destination, body)
-    };
-    frame.bytes()
+    }
+}
+
+/// Returns what an ICMP error quotes of a packet: its IP header, and eight bytes behind it.
+fn quoted(tuple: &Tuple) -> Vec<u8> {
+    let question = Question::plain(crate::Sender::World, *tuple);
+    let header = if tuple.source.is_v4() { 20 } else { 40 };
+    let mut packet = build(&question, false, None);
+    packet.truncate(header + 8);
+    packet
 }
 
 fn echo(tuple: &Tuple, is_v4: bool, payload: Vec<u8>) -> Body {

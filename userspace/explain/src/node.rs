@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abi::{ClockEntry, Direction, FlowFlags, maps};
-use steps::DatapathTables;
-use verdict::simulator::{Place, SharedBucket, Simulator, World};
+use steps::{DatapathTables, LookupTables};
+use verdict::simulator::{Place, SharedBucket, Simulator, Tables, World};
 
 use crate::explanation::{HookRun, HookTrace};
 use crate::recorder::Recorder;
@@ -69,7 +69,15 @@ impl Node {
         let world = &mut self.simulator.world;
         world.memory.skb_tag = 0;
         world.sent_by_socket = is_sent_by_node;
+        (world.tagged, world.vlan_id) = (false, 0);
         world.ingress_interface = 0;
+    }
+
+    /// Sets the VLAN tag that the kernel has removed from the frame.
+    pub(crate) fn set_tag(&mut self, vlan: Option<u32>) {
+        let world = &mut self.simulator.world;
+        world.tagged = vlan.is_some();
+        world.vlan_id = vlan.unwrap_or(0);
     }
 
     /// Sets the link that the packet has come in by, for its next hook.
@@ -87,6 +95,26 @@ pub(crate) const fn program(place: Place) -> &'static str {
         Place::UplinkOut => maps::programs::UPLINK_OUT,
     }
 }
+
+macro_rules! simulated {
+    ($($map:ident: $key:tt, $value:tt, $lookup:ident, $rows:ident;)*) => {
+        /// Returns the tables of the simulator: one for each lookup in the list of maps.
+        fn simulated(copied: LookupTables) -> Tables {
+            Tables {
+                $($rows: copied.$rows,)*
+            }
+        }
+
+        /// Returns a copy of the tables of a simulator.
+        #[cfg(test)]
+        pub(crate) fn copied(simulated: &Tables) -> LookupTables {
+            LookupTables {
+                $($rows: simulated.$rows.clone(),)*
+            }
+        }
+    };
+}
+abi::for_each_lookup!(simulated);
 
 /// Returns the simulated node with these tables.
 fn world(tables: DatapathTables, links: &BTreeMap<u32, LinkFacts>) -> World {
@@ -122,17 +150,9 @@ fn world(tables: DatapathTables, links: &BTreeMap<u32, LinkFacts>) -> World {
         .iter()
         .map(|(index, link)| (*index, link.mtu))
         .collect();
-    let lookups = verdict::simulator::Tables {
-        interfaces: tables.interfaces,
-        endpoints: tables.endpoints,
-        hostports: tables.hostports,
-        networks: tables.networks,
-        egress: tables.egress,
-        uplinks: tables.uplinks,
-    };
     World {
         settings: tables.settings,
-        tables: lookups,
+        tables: simulated(tables.lookups),
         locals: tables.locals,
         prefixes: tables.prefixes,
         flows: tables.flows,

@@ -3,6 +3,8 @@
 use abi::{Address, Mac, Port, Tuple, protocol};
 use steps::DatapathTables;
 
+use crate::shape::{FORGED, Shape};
+
 /// A packet that the node would receive or send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
@@ -14,10 +16,12 @@ pub struct Question {
     /// Length of the packet in bytes from the IP header on; the least possible one where it is
     /// less.
     pub length: usize,
-    /// Source MAC address; `None` for the sender's own.
-    pub source_mac: Option<Mac>,
     /// Type and code of an ICMP message; `None` for an echo request or reply.
     pub icmp: Option<(u8, u8)>,
+    /// Addresses, ports and protocol of the packet that an ICMP error quotes.
+    pub quoted: Option<Tuple>,
+    /// What the packet has besides.
+    pub shape: Shape,
 }
 
 /// Sender of a packet.
@@ -51,6 +55,27 @@ pub fn sender_of(tables: &DatapathTables, address: &Address) -> Sender {
 }
 
 impl Question {
+    /// Returns the packet of a sender with correct headers, of the least length.
+    pub const fn plain(sender: Sender, tuple: Tuple) -> Self {
+        Self {
+            sender,
+            tuple,
+            length: 0,
+            icmp: None,
+            quoted: None,
+            shape: Shape::Plain,
+        }
+    }
+
+    /// Returns the source MAC address of its frame, from a sender that has `own`.
+    pub(crate) fn source_mac(&self, own: Mac) -> Mac {
+        if self.shape == Shape::ForgedMac {
+            FORGED
+        } else {
+            own
+        }
+    }
+
     /// Returns the tuple of the answers to a packet with this tuple: an echo reply has the
     /// identifier in its destination port.
     pub(crate) fn answer(tuple: &Tuple) -> Tuple {

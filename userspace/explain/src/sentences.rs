@@ -36,9 +36,13 @@ pub(crate) const fn decision_of(reason: DropReason) -> Option<Decision> {
         | R::SpoofedAddress
         | R::SpoofedFromOutside
         | R::Martian
+        | R::TunnelStranger
+        | R::TunnelSource
         | R::RogueRouter
         | R::RogueDhcp => Some(Decision::Sender),
-        R::IngressPolicy | R::DirectAccess | R::InternalNetwork => Some(Decision::Policy),
+        R::IngressPolicy | R::DirectAccess | R::InternalNetwork | R::TunnelDestination => {
+            Some(Decision::Policy)
+        }
         R::StaleGeneration => Some(Decision::Hostport),
         R::NoPort
         | R::FlowTableFull

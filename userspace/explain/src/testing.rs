@@ -78,12 +78,7 @@ pub(crate) fn snapshot(world: &World) -> Snapshot {
             .filter(|(_, pod)| pod.generation != 0)
             .map(|(slot, pod)| (slot, *pod))
             .collect(),
-        interfaces: world.interfaces.clone(),
-        endpoints: world.endpoints.clone(),
-        hostports: world.hostports.clone(),
-        networks: world.networks.clone(),
-        egress: world.egress.clone(),
-        uplinks: world.uplinks.clone(),
+        lookups: crate::node::copied(&world.tables),
         locals: world.locals.clone(),
         prefixes: world.prefixes.clone(),
         flows: world.flows.clone(),
@@ -211,13 +206,7 @@ pub(crate) fn tcp(source: Address, destination: Address, ports: [u16; 2]) -> Tup
 
 /// Returns the question about a packet of the shortest length.
 pub(crate) const fn question(sender: Sender, tuple: Tuple) -> Question {
-    Question {
-        sender,
-        tuple,
-        length: 0,
-        source_mac: None,
-        icmp: None,
-    }
+    Question::plain(sender, tuple)
 }
 
 /// Explains a packet on the node of a world.

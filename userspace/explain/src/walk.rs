@@ -45,11 +45,8 @@ fn answer(node: &mut Node, question: &Question, request: &Leg) -> Option<Leg> {
         }
     };
     let answered = Question {
-        sender,
-        tuple: Question::answer(&request.arrived),
         length: question.length,
-        source_mac: None,
-        icmp: None,
+        ..Question::plain(sender, Question::answer(&request.arrived))
     };
     let mut walk = Walk::new(node, &answered, true);
     let outcome = match request.outcome {
@@ -136,7 +133,7 @@ impl<'a> Walk<'a> {
             Ok(mac) => mac,
             Err(outcome) => return outcome,
         };
-        let from = question.source_mac.unwrap_or(pod.mac);
+        let from = question.source_mac(pod.mac);
         self.build(question, Some([to, from]));
         self.node.set_ingress(pod.interface);
         match self.run(Place::FromPod, pod.interface) {
@@ -167,14 +164,14 @@ impl<'a> Walk<'a> {
                 let bridge = self.pod(of.pod).map_or(0, |pod| pod.network);
                 let network = self.node.world().networks.get(&bridge).copied();
                 let to = to.unwrap_or_else(|_| network.unwrap_or_default().mac);
-                Some([to, question.source_mac.unwrap_or(from)])
+                Some([to, question.source_mac(from)])
             }
             (Place::UplinkIn | Place::UplinkOut, _)
                 if uplink.is_some_and(|uplink| uplink.l2_len == 0) =>
             {
                 None
             }
-            _ => Some([self.mac(interface), question.source_mac.unwrap_or(ROUTER)]),
+            _ => Some([self.mac(interface), question.source_mac(ROUTER)]),
         };
         self.build(question, ethernet);
         self.node.set_ingress(interface);
@@ -268,7 +265,7 @@ impl<'a> Walk<'a> {
     fn enters_by(&mut self, link: u32, question: &Question) -> Outcome {
         let uplink = self.node.world().uplinks.get(&link).copied();
         let has_ethernet = uplink.is_none_or(|uplink| uplink.l2_len != 0);
-        let router = question.source_mac.unwrap_or(ROUTER);
+        let router = question.source_mac(ROUTER);
         self.build(question, has_ethernet.then(|| [self.mac(link), router]));
         self.node.set_ingress(link);
         if uplink.is_none() {
@@ -329,6 +326,7 @@ impl<'a> Walk<'a> {
     fn build(&mut self, question: &Question, ethernet: Option<[Mac; 2]>) {
         self.has_ethernet = ethernet.is_some();
         self.frame = frame::build(question, self.is_answer, ethernet);
+        self.node.set_tag(question.shape.outer_vlan());
     }
 
     pub(crate) fn set_ethernet(&mut self, ethernet: Option<[Mac; 2]>) {

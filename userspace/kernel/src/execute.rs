@@ -13,7 +13,7 @@ use steps::{
 use crate::bpf::tcx_fast_path;
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
-use crate::netlink::{addresses, bridge_vlans, clsact, link_changes, peer_routes};
+use crate::netlink::{addresses, bridge_vlans, clsact, link_changes, peer_routes, tunnels};
 use crate::pod::{announcement, interface, tuning};
 use crate::sysctl;
 
@@ -66,16 +66,14 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::ReleasePort {
             reservation,
             generation,
-        } => {
-            host.reservations.release(reservation, *generation);
-            Ok(())
-        }
+        } => release_port(host, reservation, *generation),
         Step::PutEntry { key, entry, .. } => put_entry(host, key, entry)
             .inspect(|()| crash::point())
             .attempt(|| format!("write the table entry {key:?}")),
         Step::RemoveEntry { key, .. } => remove_entry(host, key),
         Step::Forwarding(step) => host.filters.write(step).attempt(|| step.to_string()),
         Step::ChangeRoutes(changes) => peer_routes::change(netlink, &host.tables.names, changes),
+        Step::Tunnel(step) => tunnels::execute(netlink, &host.tables.names, step),
         Step::Sweep => (host.programs.sweep()).attempt(|| "sweep the flow table".to_owned()),
     }
 }
@@ -130,6 +128,16 @@ fn reserve_port(
     if was_left {
         set_binder(host, &reservation, None)?;
     }
+    Ok(())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "returns what each step returns")]
+fn release_port(
+    host: &mut Host,
+    reservation: &PortReservation,
+    generation: u32,
+) -> Result<(), Failed> {
+    host.reservations.release(reservation, generation);
     Ok(())
 }
 

@@ -21,6 +21,7 @@ mod sysctls;
 #[cfg(test)]
 mod tests;
 mod tuning;
+mod tunnels;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

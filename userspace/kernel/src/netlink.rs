@@ -17,3 +17,4 @@ pub(crate) mod route_lookup;
 pub(crate) mod route_watch;
 pub(crate) mod routes;
 pub(crate) mod socket;
+pub(crate) mod tunnels;

@@ -13,7 +13,7 @@ use crate::firewall::forwarding::FilterTables;
 use crate::foreign::{ipsec_policies, netfilter};
 use crate::netlink::ifindex::Names;
 use crate::netlink::socket::Netlink;
-use crate::netlink::{route_lookup, routes};
+use crate::netlink::{route_lookup, routes, tunnels};
 use crate::{Observe, ObserveError, observe};
 
 /// Reader of the network namespace of the thread that opened it; it must be used by that thread
@@ -40,10 +40,13 @@ impl NodeReader {
     fn node(&mut self, query: &NodeQuery) -> Result<Observed, Failed> {
         let links = observe::links_with_addresses(&mut self.netlink)?;
         let routing = routes::all(&mut self.netlink).attempt(|| "list the routes".to_owned())?;
+        let tunnels = tunnels::observe(&mut self.netlink, &links)
+            .attempt(|| "read the tunnels".to_owned())?;
         let listed = || "list foreign rules".to_owned();
         Ok(Observed {
             links,
             routes: routing.entries,
+            tunnels,
             routes_by_port: routing.by_port,
             sysctls: observe::sysctls(&query.sysctls)?,
             foreign_rules: netfilter::foreign_rules().attempt(listed)?,

@@ -19,7 +19,7 @@ use crate::firewall::forwarding;
 use crate::foreign::{netfilter, tc_programs};
 use crate::host::Host;
 use crate::netlink::socket::Netlink;
-use crate::netlink::{addresses, bridge_vlans, clsact, links, route_lookup, routes};
+use crate::netlink::{addresses, bridge_vlans, clsact, links, route_lookup, routes, tunnels};
 use crate::pod::netns::OpenNetns;
 use crate::pod::{interface, tuning};
 use crate::ports::users;
@@ -141,6 +141,8 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         .collect();
     let with_fq = clsact::links_with(&mut host.netlink, clsact::FQ)
         .attempt(|| "list the qdiscs".to_owned())?;
+    let tunnels =
+        tunnels::observe(&mut host.netlink, &links).attempt(|| "read the tunnels".to_owned())?;
     let routing = routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?;
     let listed = || "list foreign rules".to_owned();
     let mut foreign_paths = foreign_paths(host, &links).attempt(listed)?;
@@ -149,6 +151,7 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     Ok(Observed {
         heeds_departure: !with_fq.is_empty(),
         routes: routing.entries,
+        tunnels,
         routes_by_port: routing.by_port,
         sysctls: sysctls(wanted)?,
         netfilter: (host.netfilter.observe(&entries))

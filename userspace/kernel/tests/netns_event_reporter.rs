@@ -48,6 +48,7 @@ fn routes_and_neighbours_of_uplinks_are_reported_and_changes_of_pods_are_not() {
                 mtu: 1500,
                 sources: vec![parse("192.0.2.10/24")],
                 open: true,
+                tunnel: false,
             },
             previous: None,
         };

@@ -265,6 +265,16 @@ fn entries_of_an_attachment_are_found_by_its_keys_and_removed() {
     });
 }
 
+fn of_prefix(pods: bool) -> Entry {
+    Entry::Prefix {
+        no_masquerade: !pods,
+        pods,
+        shared: pods,
+        complete: pods,
+        peer: !pods,
+    }
+}
+
 #[test]
 fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
     on_a_node(|node| {
@@ -279,27 +289,12 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
                     mtu: 1500,
                     sources: vec![parse("192.0.2.10/24"), parse("2001:db8::10/64")],
                     open: true,
+                    tunnel: false,
                 },
             ),
             (EntryKey::Local(parse("192.0.2.10")), Entry::Local),
-            (
-                EntryKey::Prefix(parse("10.88.0.0/16")),
-                Entry::Prefix {
-                    no_masquerade: false,
-                    pods: true,
-                    shared: true,
-                    complete: true,
-                },
-            ),
-            (
-                EntryKey::Prefix(parse("10.0.0.0/8")),
-                Entry::Prefix {
-                    no_masquerade: true,
-                    pods: false,
-                    shared: false,
-                    complete: false,
-                },
-            ),
+            (EntryKey::Prefix(parse("10.88.0.0/16")), of_prefix(true)),
+            (EntryKey::Prefix(parse("10.0.0.0/8")), of_prefix(false)),
             (
                 EntryKey::Settings,
                 Entry::Settings(abi::Settings::default()),

@@ -107,6 +107,7 @@ fn the_pins_of_a_deleted_uplink_are_removed_with_its_entry() {
             mtu: 1500,
             sources: Vec::new(),
             open: true,
+            tunnel: false,
         };
         let put = Step::PutEntry {
             key: EntryKey::Uplink(LinkRef::Name(link("up0"))),

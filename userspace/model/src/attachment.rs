@@ -65,7 +65,8 @@ pub struct Requested {
 pub struct Intent {
     /// Unique key of the attachment.
     pub key: AttachmentKey,
-    /// Path of the pod's network namespace.
+    /// Path of the pod's network namespace; the node's own where the runtime moves the pod's end
+    /// itself.
     pub netns: NetnsPath,
     /// Network from the CNI configuration and the agent's defaults.
     pub network: Network,
@@ -152,6 +153,13 @@ impl Attachment {
             None => HostLink::Managed(ManagedLink::of(&self.key)),
             Some(name) => HostLink::Adopted(name.clone()),
         }
+    }
+
+    /// Returns whether the container runtime moves the pod's end itself. The pod's end is made in
+    /// the node's namespace, and stays down there. The runtime sets its name, addresses and
+    /// routes in a namespace that is unknown to the agent.
+    pub fn is_moved_by_runtime(&self) -> bool {
+        self.netns.path.is_of_node()
     }
 
     /// Returns the alias that proves the host's end to be ours: `network namespace/pod ifname`,

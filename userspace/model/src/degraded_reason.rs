@@ -139,6 +139,12 @@ degraded_reasons! {
     PeerNotOnLink = "peer-not-on-link", status "",
         do "Connect the nodes to one link, or add routes to the peer's prefixes and set \
             `--between-nodes none`.";
+    /// The node has no route to any address of a peer: no tunnel reaches it.
+    PeerUnreachable = "peer-unreachable", status "",
+        do "Add a route to an address of the peer, or correct its addresses in the list.";
+    /// A link of other software has the name of a tunnel to other nodes.
+    TunnelUnavailable = "tunnel-unavailable", status "",
+        do "Rename or remove the link that the message names.";
     /// Other software has a route to a peer's prefix, which the agent leaves as it is.
     PeerRouteTaken = "peer-route-taken", status "",
         do "Remove the other route, or set `--between-nodes none` if it is meant to be used.";

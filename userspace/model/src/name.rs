@@ -139,6 +139,20 @@ fn check_interface(what: &'static str, value: &str) -> Result<(), InvalidName> {
 pub struct NetnsPath(PathBuf);
 
 impl NetnsPath {
+    /// Path of the namespace of the thread that opens it: for the agent, the node's.
+    const NODE: &'static str = "/proc/thread-self/ns/net";
+
+    /// Returns the path of the node's own namespace. Attachments have it whose runtime moves the
+    /// pod's end into the container itself.
+    pub fn of_node() -> Self {
+        Self(PathBuf::from(Self::NODE))
+    }
+
+    /// Returns whether it is the path of the node's own namespace.
+    pub fn is_of_node(&self) -> bool {
+        self.0 == Path::new(Self::NODE)
+    }
+
     /// Returns the path.
     pub fn as_path(&self) -> &Path {
         &self.0

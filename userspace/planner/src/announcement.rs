@@ -60,7 +60,8 @@ pub(crate) fn announce(
     bridge: Option<&Link>,
     last: &LastMacs,
 ) -> Option<Step> {
-    if attachment.adopted.is_some() || attachment.port.left_down {
+    let is_set_up = !attachment.port.left_down && !attachment.is_moved_by_runtime();
+    if attachment.adopted.is_some() || !is_set_up {
         return None;
     }
     // On a bridge of other software, other software's containers may have had the address.

@@ -388,7 +388,8 @@ fn create(attachment: &Attachment, detects_duplicates: bool) -> Plan {
         link: host.name().clone(),
         hooks: BTreeSet::from(POD_HOOKS),
     });
-    if !attachment.port.left_down {
+    let is_moved = attachment.is_moved_by_runtime();
+    if !attachment.port.left_down && !is_moved {
         plan.push(Step::SetUpPod(pod_spec(attachment, detects_duplicates)));
     }
     plan.push(Step::JoinBridge {
@@ -397,7 +398,7 @@ fn create(attachment: &Attachment, detects_duplicates: bool) -> Plan {
         hairpin: attachment.hairpin,
         options: attachment.port.clone(),
     });
-    if detects_duplicates && !attachment.addresses.is_empty() {
+    if detects_duplicates && !is_moved && !attachment.addresses.is_empty() {
         // Only as a bridge port can neighbours answer the probes.
         plan.push(await_addresses(attachment));
     }

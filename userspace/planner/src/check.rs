@@ -181,6 +181,10 @@ fn port_differences(attachment: &Attachment, port: &Link) -> Vec<Difference> {
 }
 
 fn pod_differences(attachment: &Attachment, observed: &ObservedAttachment) -> Vec<Difference> {
+    if attachment.is_moved_by_runtime() {
+        // The runtime has moved the pod's end, or is about to.
+        return Vec::new();
+    }
     let pod = match &observed.netns {
         AttachmentNetns::Missing | AttachmentNetns::Replaced => {
             return vec![Difference::NetnsGone(attachment.netns.path.clone())];

@@ -100,7 +100,7 @@ pub use node_preview::NodePreview;
 pub use offload::HoldingRule;
 pub use offload_decision::{OffloadDecision, OffloadEvidence, StackReason, decide_offload};
 pub use offload_shares::{OffloadShares, offload_account};
-pub use peer_intent::{PeerIntent, PeerOptions};
+pub use peer_intent::{PeerIntent, PeerOptions, TunnelOptions};
 pub use peers::{PeerPlan, PeerProblem, PeerProblemKind, PeerState, PeerStatus, plan_peers};
 pub use plan::Plan;
 pub use port_holder::{
@@ -122,7 +122,8 @@ pub use tables::attachment_entries;
 pub use tcx_fast_path::{high_traffic_links, tcx_fast_path_candidates};
 pub use translated_connections::{TranslatedConnections, clients};
 pub use uninstall::{
-    Leftover, Uninstall, WrittenSysctl, is_persistent_sysctl, persistent_sysctls, plan_uninstall,
+    Leftover, Uninstall, WrittenSysctl, is_persistent_sysctl, persistent_sysctls,
+    plan_remove_bridge, plan_uninstall,
 };
 pub use xdp_prefilter::plan_xdp_prefilters;
 pub use xdp_prefilter_mode::XdpPrefilterMode;

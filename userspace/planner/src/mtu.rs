@@ -1,6 +1,6 @@
 //! MTU of a network by kubenet's rule (behaviour K1), and the plans that update attachments to it.
 //!
-//! Considers only the MTUs of the node's links, not path MTU or tunnels.
+//! Considers only the MTUs of the node's links, tunnels of ours included, and no path MTU.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,10 @@ pub fn network_mtu(network: &Network, observed: &Observed) -> u32 {
     let ours: BTreeSet<u32> = observed
         .links
         .iter()
-        .filter(|(name, link)| **name == network.bridge || is_our_alias(link.alias.as_deref()))
+        .filter(|(name, link)| {
+            **name == network.bridge
+                || (is_our_alias(link.alias.as_deref()) && !observed.tunnels.contains_key(*name))
+        })
         .map(|(_, link)| link.index)
         .collect();
     let least = observed
@@ -73,7 +76,9 @@ pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) ->
     let attached = records
         .values()
         .filter(|record| record.state == State::Attached && record.attachment.adopted.is_none())
-        .map(|record| &record.attachment);
+        .map(|record| &record.attachment)
+        // Where the runtime has moved the pod's end, both ends keep their MTU.
+        .filter(|attachment| !attachment.is_moved_by_runtime());
     let resize = |attachment: &Attachment| {
         let network = networks
             .iter()

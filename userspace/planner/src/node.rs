@@ -77,17 +77,16 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let pods = pod_subnets(&accepted, records);
     let shared = containers.shared_prefixes(&pods, observed, records);
     let open = open_subnets(&accepted, observed, records);
-    let mut wanted = prefixes(&pods, &open, &shared, &no_masquerade(intent, observed));
+    let tunnels = peers::tunnel_tables(intent, observed);
+    let unmasqueraded = no_masquerade(intent, observed);
+    let mut wanted = prefixes(&pods, &open, &shared, &unmasqueraded, &tunnels.prefixes);
+    wanted.extend(tunnels.entries());
     wanted.extend(local_entries(observed, &plan));
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
     wanted.extend(sources_of(&of_uplinks));
-    wanted.extend(container_link::entries(
-        &containers,
-        observed,
-        records,
-        &fallback,
-    ));
+    let of_containers = container_link::entries(&containers, observed, records, &fallback);
+    wanted.extend(of_containers);
     wanted.extend(of_networks(intent, &accepted, &planned));
     plan.append(put_missing(&wanted, &observed.entries));
     // After the local entries: flows whose source address is not local are removed.
@@ -98,7 +97,9 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
         .networks
         .first()
         .and_then(|it| planned.get(&it.bridge));
-    let settings = Entry::Settings(settings(flags, observed.flow_entries, bridge));
+    let mut settings = settings(flags, observed.flow_entries, bridge);
+    settings.tunnel_port = abi::Port::new(tunnels.port);
+    let settings = Entry::Settings(settings);
     let settings = Entries::from([(EntryKey::Settings, settings)]);
     plan.append(put_missing(&settings, &observed.entries));
     wanted.extend(settings);
@@ -343,7 +344,12 @@ fn uplink_entries(
         let link = observed.links.get(name)?;
         Some((
             EntryKey::Uplink(LinkRef::Name(name.clone())),
-            uplink::entry(link, &observed.routes, fallback),
+            uplink::entry(
+                link,
+                observed.tunnels.contains_key(name),
+                &observed.routes,
+                fallback,
+            ),
         ))
     };
     uplinks.iter().filter_map(entry).collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::Peers;
+use model::{PeerName, Peers};
 
 use crate::BetweenNodes;
 
@@ -24,4 +24,36 @@ pub struct PeerOptions {
     /// Numbers of the software (`rtm_protocol`) whose routes lead to addresses that see the pods'
     /// own.
     pub protocols: BTreeSet<u8>,
+    /// The tunnels.
+    pub tunnel: TunnelOptions,
+}
+
+/// Configuration of the tunnels between nodes. All nodes of a cluster have the same network
+/// identifier and port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelOptions {
+    /// VXLAN network identifier (RFC 7348).
+    pub vni: u32,
+    /// UDP port of the outer packets.
+    pub port: u16,
+    /// Name of this node in the lists of the others, from which they derive its MAC address.
+    pub node: Option<PeerName>,
+}
+
+impl TunnelOptions {
+    /// Default of [`TunnelOptions::vni`].
+    pub const VNI: u32 = 118;
+    /// Default of [`TunnelOptions::port`]: not that of other overlays, whose packets would be those
+    /// of strangers.
+    pub const PORT: u16 = 8118;
+}
+
+impl Default for TunnelOptions {
+    fn default() -> Self {
+        Self {
+            vni: Self::VNI,
+            port: Self::PORT,
+            node: None,
+        }
+    }
 }

@@ -1,26 +1,34 @@
-//! Peers: the routes to their pods, and the prefixes to which pods keep their own addresses.
+//! Peers: the routes and tunnels to their pods, and the prefixes to which pods keep their own
+//! addresses.
 //!
-//! Only routes with our protocol number are changed or removed. Without a list of peers nothing is:
-//! the routes of an earlier agent stay until the first list.
+//! Only routes with our protocol number and tunnels with our alias are changed or removed. Without
+//! a list of peers nothing is: what an earlier agent has added stays until the first list.
 
 mod admission;
 mod aggregate;
 mod neighbours;
 mod problem;
+mod routing;
+mod tunnels;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Cidr, Peer, RouteOptions};
+use std::net::IpAddr;
+
+use model::{Cidr, Peer, PeerName, RouteOptions};
 use steps::{NextHop, Observed, PEER_ROUTE_PROTOCOL, RouteChange, RouteEntry, Step};
 
 use crate::own_links::OwnLinks;
-use crate::{BetweenNodes, NodeIntent, Plan};
+use crate::{NodeIntent, Plan};
 
 use self::admission::Admission;
 use self::neighbours::Neighbours;
+use self::routing::{Routed, Routing};
+use self::tunnels::{TunnelledPeer, Tunnels};
 
 pub(crate) use aggregate::aggregate;
 pub use problem::{PeerProblem, PeerProblemKind};
+pub(crate) use tunnels::{TunnelTables, remove_tunnels};
 
 /// Most prefixes of the prefix table that are of peers and routes. The rest of the table is for the
 /// node's own networks and the non-masquerade CIDRs.
@@ -35,8 +43,7 @@ pub enum PeerState {
     Routed,
     /// Some prefixes have routes.
     Partial,
-    /// No prefix has a route, because the peer has no address on a link of this node, or other
-    /// software has the routes.
+    /// No prefix has a route: the peer is not reached, or other software has the routes.
     Unreachable,
     /// No prefix is used, because of conflicts.
     Refused,
@@ -75,6 +82,8 @@ pub struct PeerStatus {
     pub state: PeerState,
     /// At most one next hop for each family.
     pub next_hops: Box<[NextHop]>,
+    /// Address to which tunnelled packets are sent, where a tunnel leads to the peer.
+    pub tunnel: Option<IpAddr>,
 }
 
 /// Plan of the routes to peers.
@@ -94,45 +103,133 @@ pub fn plan_peers(intent: &NodeIntent, observed: &Observed) -> PeerPlan {
     if let Some(count) = unmasqueraded(intent, observed).ignored {
         planned.problems.push(PeerProblem::TooManyRoutes { count });
     }
-    let Some(peers) = &intent.peers.peers else {
+    let Some(decided) = Decided::of(intent, observed) else {
         return planned;
     };
-    let admission = Admission::of(peers, intent, observed);
-    let ours = OwnLinks::of_networks(&intent.networks, observed);
-    let neighbours = Neighbours::find(observed, &ours);
-    let foreign = foreign_routes(observed, &admission);
-    let mut wanted = BTreeMap::new();
-    for (index, peer) in peers.list().iter().enumerate() {
-        let prefixes = admission.prefixes_of(index);
-        let routing = Routing {
-            mode: intent.peers.options.between_nodes,
-            neighbours: &neighbours,
-            foreign: &foreign,
-        };
-        let (status, routes, problems) = if admission.is_this_node(index) {
-            (
-                PeerStatus::without_routes(PeerState::ThisNode),
-                vec![],
-                vec![],
-            )
-        } else {
-            routing.plan(peer, prefixes, admission.addresses_of(index))
-        };
-        planned.peers.push(status);
-        wanted.extend(routes);
-        planned.problems.extend(problems);
-    }
-    planned.problems.extend(admission.problems);
-    let changes = changes(&wanted, &own_routes(observed));
+    let tunnels = decided.tunnels.plan(&decided.tunnelled);
+    planned.plan.append(Plan::of(tunnels.before));
+    let changes = changes(&decided.routes, &decided.pending, &own_routes(observed));
     if !changes.is_empty() {
         planned.plan.push(Step::ChangeRoutes(changes));
     }
+    planned.plan.append(Plan::of(tunnels.after));
+    planned.peers = decided.peers;
+    planned.problems.extend(decided.problems);
+    planned.problems.extend(decided.admission.problems);
     planned
+}
+
+/// Returns what the datapath knows of the tunnels. Without a list of peers, that stays as it is.
+pub(crate) fn tunnel_tables(intent: &NodeIntent, observed: &Observed) -> TunnelTables {
+    let Some(decided) = Decided::of(intent, observed) else {
+        return TunnelTables::kept(observed);
+    };
+    if decided.tunnelled.is_empty() && observed.tunnels.is_empty() {
+        return TunnelTables::default();
+    }
+    let admission = &decided.admission;
+    let addresses = (0..decided.peers.len()).flat_map(|index| admission.addresses_of(index));
+    TunnelTables {
+        addresses: addresses.copied().collect(),
+        prefixes: aggregate(&admission.prefixes().collect()),
+        port: intent.peers.options.tunnel.port,
+    }
+}
+
+/// How each peer is reached.
+struct Decided<'a> {
+    admission: Admission<'a>,
+    tunnels: Tunnels<'a>,
+    peers: Vec<PeerStatus>,
+    routes: BTreeMap<Cidr, NextHop>,
+    /// Prefixes whose routes wait for a tunnel: those that they have now stay.
+    pending: BTreeSet<Cidr>,
+    tunnelled: Vec<TunnelledPeer>,
+    problems: Vec<PeerProblem>,
+}
+
+impl<'a> Decided<'a> {
+    /// Decides; `None` without a list.
+    fn of(intent: &'a NodeIntent, observed: &'a Observed) -> Option<Self> {
+        let peers = intent.peers.peers.as_deref()?;
+        let admission = Admission::of(peers, intent, observed);
+        let own = own_name(peers.list(), &admission);
+        let mode = intent.peers.options.between_nodes;
+        let tunnels = Tunnels::of(intent, observed, own);
+        let ours = OwnLinks::of_networks(&intent.networks, observed);
+        let mut decided = Self {
+            peers: Vec::with_capacity(peers.list().len()),
+            routes: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            tunnelled: Vec::new(),
+            problems: Vec::new(),
+            admission,
+            tunnels,
+        };
+        let routing = Routing {
+            mode,
+            neighbours: Neighbours::find(observed, &ours),
+            foreign: foreign_routes(observed, &decided.admission),
+        };
+        for (index, peer) in peers.list().iter().enumerate() {
+            let routed = if decided.admission.is_this_node(index) {
+                Routed::without_routes(PeerState::ThisNode)
+            } else {
+                let prefixes = decided.admission.prefixes_of(index);
+                let addresses = decided.admission.addresses_of(index);
+                routing.plan(peer, (prefixes, addresses), &decided.tunnels)
+            };
+            decided.add(routed);
+        }
+        decided.check_tunnels(own, intent.peers.options.tunnel.node.as_ref());
+        Some(decided)
+    }
+
+    fn add(&mut self, routed: Routed) {
+        self.peers.push(routed.status);
+        self.problems.extend(routed.problems);
+        self.tunnelled.extend(routed.tunnelled);
+        for (prefix, hop, is_ready) in routed.routes {
+            if is_ready {
+                self.routes.insert(prefix, hop);
+            } else {
+                self.pending.insert(prefix);
+            }
+        }
+    }
+
+    /// Reports what prevents tunnels: a device of other software, and a name by which the others do
+    /// not know this node.
+    fn check_tunnels(&mut self, own: Option<&PeerName>, node: Option<&PeerName>) {
+        let needs = |ipv6: bool| self.tunnelled.iter().any(|it| it.outer.is_ipv6() == ipv6);
+        let taken: Vec<PeerProblem> = [false, true]
+            .into_iter()
+            .filter(|ipv6| needs(*ipv6) && self.tunnels.is_taken(*ipv6))
+            .map(|ipv6| PeerProblem::TunnelTaken {
+                link: tunnels::link_name(ipv6),
+            })
+            .collect();
+        self.problems.extend(taken);
+        if let (Some(peer), Some(node)) = (own, node)
+            && !self.tunnelled.is_empty()
+            && tunnels::mac_of(peer) != tunnels::mac_of(node)
+        {
+            let (peer, node) = (peer.clone(), node.clone());
+            self.problems.push(PeerProblem::OwnName { peer, node });
+        }
+    }
+}
+
+/// Returns the name of this node's own entry.
+fn own_name<'a>(peers: &'a [Peer], admission: &Admission<'_>) -> Option<&'a PeerName> {
+    let mut all = peers.iter().enumerate();
+    let (_, own) = all.find(|(index, _)| admission.is_this_node(*index))?;
+    Some(own.name())
 }
 
 /// Plans to remove all routes of ours.
 pub(crate) fn remove_routes(observed: &Observed) -> Plan {
-    let changes = changes(&BTreeMap::new(), &own_routes(observed));
+    let changes = changes(&BTreeMap::new(), &BTreeSet::new(), &own_routes(observed));
     Plan::of((!changes.is_empty()).then_some(Step::ChangeRoutes(changes)))
 }
 
@@ -182,76 +279,6 @@ pub(crate) fn unmasqueraded(intent: &NodeIntent, observed: &Observed) -> Unmasqu
     }
 }
 
-/// What routes to a peer depend on.
-struct Routing<'a> {
-    mode: BetweenNodes,
-    neighbours: &'a Neighbours<'a>,
-    foreign: &'a BTreeMap<Cidr, u8>,
-}
-
-impl PeerStatus {
-    fn without_routes(state: PeerState) -> Self {
-        Self {
-            state,
-            next_hops: Box::default(),
-        }
-    }
-}
-
-type Planned = (PeerStatus, Vec<(Cidr, NextHop)>, Vec<PeerProblem>);
-
-impl Routing<'_> {
-    /// Returns the state of a peer, its routes, and what prevents others.
-    fn plan(&self, peer: &Peer, prefixes: &[Cidr], addresses: &[std::net::IpAddr]) -> Planned {
-        if prefixes.is_empty() {
-            let state = if peer.prefixes().is_empty() {
-                PeerState::Unrouted
-            } else {
-                PeerState::Refused
-            };
-            return (PeerStatus::without_routes(state), vec![], vec![]);
-        }
-        if self.mode == BetweenNodes::None {
-            let status = PeerStatus::without_routes(PeerState::Unrouted);
-            return (status, vec![], vec![]);
-        }
-        let (mut routes, mut problems, mut next_hops) = (Vec::new(), Vec::new(), Vec::new());
-        for ipv4 in [true, false] {
-            let mut of_family = prefixes
-                .iter()
-                .filter(|one| one.is_ipv4() == ipv4)
-                .peekable();
-            if of_family.peek().is_none() {
-                continue;
-            }
-            let mut hops = addresses.iter().filter(|one| one.is_ipv4() == ipv4);
-            let Some(hop) = hops.find_map(|one| self.neighbours.next_hop(*one)) else {
-                let peer = peer.name().clone();
-                problems.push(PeerProblem::NotOnLink { peer, ipv4 });
-                continue;
-            };
-            for prefix in of_family {
-                match self.foreign.get(prefix) {
-                    None => routes.push((*prefix, hop.clone())),
-                    Some(protocol) => problems.push(PeerProblem::RouteTaken {
-                        peer: peer.name().clone(),
-                        prefix: *prefix,
-                        protocol: *protocol,
-                    }),
-                }
-            }
-            next_hops.push(hop);
-        }
-        let state = match routes.len() {
-            0 => PeerState::Unreachable,
-            all if all == peer.prefixes().len() => PeerState::Routed,
-            _ => PeerState::Partial,
-        };
-        let next_hops = next_hops.into();
-        (PeerStatus { state, next_hops }, routes, problems)
-    }
-}
-
 /// Returns the routes of the main table.
 fn main_routes(observed: &Observed) -> impl Iterator<Item = &RouteEntry> {
     let routes = observed.routes.iter();
@@ -289,9 +316,11 @@ fn own_routes(observed: &Observed) -> BTreeMap<Cidr, BTreeSet<NextHop>> {
     routes
 }
 
-/// Returns the changes from the present routes to the wanted ones. Removals are last.
+/// Returns the changes from the present routes to the wanted ones; those to `pending` prefixes
+/// stay. Removals are last.
 fn changes(
     wanted: &BTreeMap<Cidr, NextHop>,
+    pending: &BTreeSet<Cidr>,
     present: &BTreeMap<Cidr, BTreeSet<NextHop>>,
 ) -> Vec<RouteChange> {
     let none = BTreeSet::new();
@@ -315,7 +344,7 @@ fn changes(
     }
     let stale = present
         .iter()
-        .filter(|(prefix, _)| !wanted.contains_key(prefix));
+        .filter(|(prefix, _)| !wanted.contains_key(prefix) && !pending.contains(prefix));
     removals.extend(stale.flat_map(|(prefix, hops)| hops.iter().map(|hop| removal(*prefix, hop))));
     changes.extend(removals);
     changes

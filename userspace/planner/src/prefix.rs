@@ -23,16 +23,18 @@ struct Class {
     pods: bool,
     shared: bool,
     open: bool,
+    peer: bool,
 }
 
 /// Returns the entries for the pods' subnets, those of them where hosts may have addresses that the
 /// agent does not know (`open`), the prefixes that containers of other software share with them,
-/// and the prefixes that are not masqueraded.
+/// the prefixes that are not masqueraded, and those of `peers` whose packets come by a tunnel.
 pub(crate) fn prefixes(
     pods: &BTreeSet<Cidr>,
     open: &BTreeSet<Cidr>,
     shared: &BTreeSet<Cidr>,
     no_masquerade: &BTreeSet<Cidr>,
+    peers: &BTreeSet<Cidr>,
 ) -> Entries {
     let mut own: BTreeMap<Cidr, Class> = BTreeMap::new();
     for cidr in shared {
@@ -46,6 +48,9 @@ pub(crate) fn prefixes(
     }
     for cidr in no_masquerade {
         own.entry(*cidr).or_default().no_masquerade = true;
+    }
+    for cidr in peers {
+        own.entry(*cidr).or_default().peer = true;
     }
     // The trie stores IPv4 as mapped addresses below `::/0`: an entry for `0.0.0.0/0` keeps `::/0`
     // from applying to it.
@@ -76,6 +81,7 @@ impl BitOr for Class {
             pods: self.pods || other.pods,
             shared: self.shared || other.shared,
             open: self.open || other.open,
+            peer: self.peer || other.peer,
         }
     }
 }
@@ -87,6 +93,7 @@ impl Class {
             pods: self.pods,
             shared: self.shared,
             complete: self.pods && !self.shared && !self.open,
+            peer: self.peer,
         }
     }
 }

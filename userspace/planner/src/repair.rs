@@ -10,6 +10,8 @@
 //! * **An attachment whose host link is gone**, or now belongs to other software, is released. A
 //!   veth disappears only with its peer: the pod's namespace is gone or the interface was deleted.
 //!   The runtime may never send a DEL.
+//! * **An attachment whose pod's end the runtime has never moved** out of the node's namespace is
+//!   released ten minutes after its ADD: the runtime has died in between, and knows nothing of it.
 //! * **A live attachment** gets its missing parts back. The inside of the pod is not inspected: it
 //!   belongs to the pod.
 //! * **A table entry without a record** is removed. The tables are ours alone, and its address or
@@ -35,6 +37,10 @@ use crate::hooks::POD_HOOKS;
 use crate::port_reservation::{missing, reserve};
 use crate::tables::attachment_entries;
 use crate::{Difference, HostSide, Plan, Records};
+
+/// Seconds after which an attachment counts as unclaimed, if its runtime has not moved the pod's
+/// end. Runtimes need less than a second.
+const UNCLAIMED_AFTER: u64 = 600;
 
 /// Result of comparing one attachment with the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +74,8 @@ pub enum Reason {
     HalfRemoved,
     /// The host's end of the veth is gone, and with it the pod's end or its whole namespace.
     LinkGone,
+    /// The runtime has not moved the pod's end into a container for a long time.
+    Unclaimed,
 }
 
 impl fmt::Display for Reason {
@@ -77,6 +85,7 @@ impl fmt::Display for Reason {
             Self::Unfinished => "its ADD was never finished",
             Self::HalfRemoved => "its DEL was never finished",
             Self::LinkGone => "its link is gone",
+            Self::Unclaimed => "its runtime has not moved its interface into a container",
         })
     }
 }
@@ -111,11 +120,11 @@ impl Repair {
 }
 
 /// Compares all records with the node, as observed after [`crate::plan_node`] was executed.
-/// `boot_id` is the running kernel's.
-pub fn plan_repair(records: &Records, observed: &Observed, boot_id: &str) -> Repair {
+/// `boot_id` is the running kernel's, `now` the time in seconds since 1970.
+pub fn plan_repair(records: &Records, observed: &Observed, boot_id: &str, now: u64) -> Repair {
     let attachments: BTreeMap<AttachmentKey, Finding> = records
         .iter()
-        .map(|(key, record)| (key.clone(), find(record, observed, boot_id)))
+        .map(|(key, record)| (key.clone(), find(record, observed, boot_id, now)))
         .collect();
     let owned = owned(records, &attachments);
     Repair {
@@ -125,7 +134,7 @@ pub fn plan_repair(records: &Records, observed: &Observed, boot_id: &str) -> Rep
     }
 }
 
-fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
+fn find(record: &Record, observed: &Observed, boot_id: &str, now: u64) -> Finding {
     let attachment = &record.attachment;
     if record.boot_id != boot_id {
         return Finding::Detach {
@@ -138,6 +147,9 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
         State::Removing => Some(Reason::HalfRemoved),
         State::Linked | State::Attached if !is_host_link_present(attachment, observed) => {
             Some(Reason::LinkGone)
+        }
+        State::Linked | State::Attached if is_unclaimed(record, observed, now) => {
+            Some(Reason::Unclaimed)
         }
         State::Linked | State::Attached => None,
     };
@@ -163,6 +175,14 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
 pub fn is_host_link_present(attachment: &Attachment, observed: &impl HostSide) -> bool {
     let link = observed.host_link(attachment);
     link.is_some_and(|link| link.is_host_end_of(attachment))
+}
+
+/// Returns whether the pod's end has been in the node's namespace for too long.
+fn is_unclaimed(record: &Record, observed: &Observed, now: u64) -> bool {
+    let attachment = &record.attachment;
+    attachment.is_moved_by_runtime()
+        && now.saturating_sub(record.created_at) > UNCLAIMED_AFTER
+        && observed.links.contains_key(&attachment.key.ifname)
 }
 
 /// Plans the repair in the order of an ADD: port reservations, tables, programs, bridge port,

@@ -1,18 +1,18 @@
 //! Plans the uninstall of Viaduct from a node without attached pods.
 //!
 //! Removes what is provably ours: routes with our protocol number, programs on uplinks and the
-//! cgroup, bridges with our alias and without ports, VLAN interfaces with our alias, and values of
-//! sysctls that are unchanged since this agent wrote them. The tables go with their pins. State
-//! that stays is reported.
+//! cgroup, tunnels with our alias, bridges with our alias and without ports, VLAN interfaces with
+//! our alias, and values of sysctls that are unchanged since this agent wrote them. The tables go
+//! with their pins. State that stays is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use model::IfName;
+use model::{IfName, Network};
 use steps::{Hook, LinkKind, NodeLink, Observed, SocketHookState, Step, SysctlKey, VlanStep};
 
 use crate::Plan;
-use crate::alias::is_our_alias;
+use crate::alias::{bridge_alias, is_our_alias};
 use crate::socket_hook::plan_detach_socket_hooks;
 
 /// A sysctl that this agent has written.
@@ -57,6 +57,9 @@ pub fn plan_uninstall(
     let mut uninstall = Uninstall::default();
     uninstall.plan.append(crate::peers::remove_routes(observed));
     uninstall.plan.append(detach_uplinks(observed));
+    uninstall
+        .plan
+        .append(crate::peers::remove_tunnels(observed));
     let table = crate::netfilter_table::remove(None, observed);
     uninstall.plan.append(Plan::of(table));
     uninstall
@@ -93,6 +96,27 @@ pub fn plan_uninstall(
         restore(key, written, observed, &mut uninstall);
     }
     uninstall
+}
+
+/// Plans the removal of a network's bridge: if it has the alias of the network, no ports, and is
+/// the bridge of none of `others`.
+pub fn plan_remove_bridge<'a>(
+    network: &Network,
+    mut others: impl Iterator<Item = &'a Network>,
+    observed: &Observed,
+) -> Plan {
+    let name = &network.bridge;
+    let alias = bridge_alias(&network.name);
+    let link = observed.links.get(name).filter(|link| {
+        let mut links = observed.links.values();
+        link.alias.as_ref() == Some(&alias)
+            && !links.any(|port| port.controller == Some(link.index))
+    });
+    let is_shared = others.any(|other| other.bridge == *name);
+    Plan::of(link.filter(|_| !is_shared).map(|_| Step::DeleteBridge {
+        name: name.clone(),
+        alias,
+    }))
 }
 
 /// Returns the sysctls that `plan` writes and that outlast our links. Sysctls of our own links are

@@ -11,20 +11,23 @@ use crate::hooks::UPLINK_HOOKS;
 use crate::own_links::{OwnLinks, candidates, sources};
 
 /// Returns the uplinks: the configured ones that exist, or else those detected from routes and
-/// addresses.
+/// addresses; and the tunnels to other nodes.
 pub(crate) fn uplinks(
     explicit: &BTreeSet<IfName>,
     observed: &Observed,
     ours: &OwnLinks,
 ) -> BTreeSet<IfName> {
+    let tunnels = observed.tunnels.keys().cloned();
     if explicit.is_empty() {
-        return detected_uplinks(observed, ours);
+        let detected = detected_uplinks(observed, ours).into_iter();
+        return detected.chain(tunnels).collect();
     }
     let may = |name: &&IfName| {
         let link = observed.links.get(*name);
         link.is_some_and(|link| link.kind != LinkKind::Loopback) && !ours.has(name)
     };
-    explicit.iter().filter(may).cloned().collect()
+    let explicit = explicit.iter().filter(may).cloned();
+    explicit.chain(tunnels).collect()
 }
 
 /// Returns the links by which packets enter and leave the node: all [`candidates`] but those that
@@ -40,6 +43,7 @@ pub(crate) fn detected_uplinks(observed: &Observed, ours: &OwnLinks) -> BTreeSet
 /// are addresses of other links, from [`fallback_sources`].
 pub(crate) fn entry(
     link: &NodeLink,
+    is_tunnel: bool,
     routes: &[RouteEntry],
     fallback: &[InterfaceAddress],
 ) -> Entry {
@@ -53,6 +57,7 @@ pub(crate) fn entry(
         mtu: least.map_or(link.mtu, |least| least.min(link.mtu)),
         sources: masquerade_sources(link, fallback),
         open: UPLINK_HOOKS.iter().all(|hook| link.hooks.contains(hook)),
+        tunnel: is_tunnel,
     }
 }
 

@@ -40,11 +40,12 @@ fn plan(wanted: &BTreeSet<IfName>, observed: &Observed) -> Plan {
     Plan::of(detached.chain(attached).map(Step::XdpPrefilter))
 }
 
-/// Returns whether XDP in native mode applies to the link: not to bridges, and not to links without
-/// Ethernet headers.
+/// Returns whether XDP in native mode applies to the link: not to bridges, tunnels, and links
+/// without Ethernet headers.
 fn supports_xdp(name: &IfName, observed: &Observed) -> bool {
     let link = observed.links.get(name);
-    link.is_some_and(|link| !matches!(link.kind, LinkKind::Raw | LinkKind::Bridge))
+    !observed.tunnels.contains_key(name)
+        && link.is_some_and(|link| !matches!(link.kind, LinkKind::Raw | LinkKind::Bridge))
 }
 
 #[cfg(test)]

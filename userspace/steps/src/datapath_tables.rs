@@ -1,11 +1,27 @@
 //! Copy of the datapath's tables, as its programs see them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
 use abi::{
-    Address, Bucket, Egress, Endpoint, Events, Flow, Hostport, HostportKey, Interface, Limit,
-    Network, Offloaded, Pod, PrefixKey, Settings, ShapedSubnetKey, Tuple, Uplink,
+    Address, Bucket, Events, Flow, Limit, Offloaded, Pod, PrefixKey, Settings, ShapedSubnetKey,
+    Tuple,
 };
+
+/// Declares the rows of each lookup in the list of maps, so that the copy has all of them.
+macro_rules! lookups {
+    ($($map:ident: $key:tt, $value:tt, $lookup:ident, $rows:ident;)*) => {
+        /// The tables that the agent writes and the stages look up.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct LookupTables {
+            $(
+                #[doc = concat!("Rows of [`abi::maps::", stringify!($map), "`].")]
+                pub $rows: BTreeMap<abi::layout!($key), abi::layout!($value)>,
+            )*
+        }
+    };
+}
+abi::for_each_lookup!(lookups);
 
 /// The tables that verdicts depend on, read at about one time. Fragments, caches and counters are
 /// left out.
@@ -19,18 +35,8 @@ pub struct DatapathTables {
     pub settings: Settings,
     /// The pods by slot; free slots are left out.
     pub pods: BTreeMap<u32, Pod>,
-    /// The pods' interfaces by interface index.
-    pub interfaces: BTreeMap<u32, Interface>,
-    /// The endpoints by address.
-    pub endpoints: BTreeMap<Address, Endpoint>,
-    /// The hostports.
-    pub hostports: BTreeMap<HostportKey, Hostport>,
-    /// The networks by interface index of their bridges.
-    pub networks: BTreeMap<u32, Network>,
-    /// The fixed egress addresses by interface index of the bridges.
-    pub egress: BTreeMap<u32, Egress>,
-    /// The uplinks by interface index.
-    pub uplinks: BTreeMap<u32, Uplink>,
+    /// The tables of the lookups; the copy dereferences to them.
+    pub lookups: LookupTables,
     /// The node's own addresses.
     pub locals: BTreeSet<Address>,
     /// The prefixes with their [`abi::PrefixClass`] bits.
@@ -52,4 +58,12 @@ pub struct DatapathTables {
     pub offloaded: BTreeMap<Tuple, Offloaded>,
     /// Events that the agent has reported to the programs.
     pub events: Events,
+}
+
+impl Deref for DatapathTables {
+    type Target = LookupTables;
+
+    fn deref(&self) -> &LookupTables {
+        &self.lookups
+    }
 }

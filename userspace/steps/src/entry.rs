@@ -67,6 +67,8 @@ pub enum EntryKey {
     Local(IpAddr),
     /// Prefix that decides whether packets to it are masqueraded.
     Prefix(Cidr),
+    /// Address of a node whose tunnelled packets are accepted.
+    TunnelPeer(IpAddr),
     /// Node-wide settings of the datapath.
     Settings,
 }
@@ -183,6 +185,8 @@ pub enum Entry {
         /// Whether both programs are attached. Until then no packet of a pod may leave by the
         /// uplink.
         open: bool,
+        /// Whether it is a tunnel to other nodes.
+        tunnel: bool,
     },
     /// An address of the node itself.
     Local,
@@ -196,7 +200,11 @@ pub enum Entry {
         shared: bool,
         /// Whether every address of it that is in use is a pod's or the node's.
         complete: bool,
+        /// Whether pods of another node have addresses of it.
+        peer: bool,
     },
+    /// An address of a node whose tunnelled packets are accepted.
+    TunnelPeer,
     /// Node-wide settings of the datapath.
     Settings(abi::Settings),
 }
@@ -224,6 +232,7 @@ macro_rules! link_of {
             | EntryKey::Hostport { .. }
             | EntryKey::Local(_)
             | EntryKey::Prefix(_)
+            | EntryKey::TunnelPeer(_)
             | EntryKey::Settings => None,
         }
     };
@@ -243,6 +252,7 @@ impl EntryKey {
             Self::Uplink(_) => maps::UPLINKS.shape(),
             Self::Local(_) => maps::LOCALS.shape(),
             Self::Prefix(_) => maps::PREFIXES.shape(),
+            Self::TunnelPeer(_) => maps::TUNNEL_PEERS.shape(),
             Self::Settings => maps::SETTINGS.shape(),
         }
     }
@@ -266,7 +276,8 @@ impl EntryKey {
             | Self::Egress(_)
             | Self::Uplink(_)
             | Self::Local(_)
-            | Self::Prefix(_) => true,
+            | Self::Prefix(_)
+            | Self::TunnelPeer(_) => true,
             Self::Pod(_)
             | Self::Limit(_)
             | Self::Interface(_)
@@ -291,6 +302,7 @@ impl EntryKey {
             }
             Self::Local(_) => matches!(entry, Entry::Local),
             Self::Prefix(_) => matches!(entry, Entry::Prefix { .. }),
+            Self::TunnelPeer(_) => matches!(entry, Entry::TunnelPeer),
             Self::Settings => matches!(entry, Entry::Settings(_)),
         }
     }
@@ -311,6 +323,7 @@ macro_rules! links_of {
             | Entry::Uplink { .. }
             | Entry::Local
             | Entry::Prefix { .. }
+            | Entry::TunnelPeer
             | Entry::Settings(_) => [None, None],
         }
     };
@@ -336,6 +349,7 @@ impl Entry {
             | Self::Uplink { .. }
             | Self::Local
             | Self::Prefix { .. }
+            | Self::TunnelPeer
             | Self::Settings(_) => false,
         }
     }
@@ -354,6 +368,7 @@ impl Entry {
             | Self::Uplink { .. }
             | Self::Local
             | Self::Prefix { .. }
+            | Self::TunnelPeer
             | Self::Settings(_) => None,
         }
     }
@@ -390,6 +405,7 @@ impl fmt::Display for EntryKey {
             Self::Uplink(link) => write!(f, "uplink {link}"),
             Self::Local(address) => write!(f, "local address {address}"),
             Self::Prefix(cidr) => write!(f, "prefix {cidr}"),
+            Self::TunnelPeer(address) => write!(f, "tunnel peer {address}"),
             Self::Settings => f.write_str("settings"),
         }
     }
@@ -435,8 +451,13 @@ impl fmt::Display for Entry {
                 mtu,
                 sources,
                 open,
+                tunnel,
             } => {
-                let framing = if *ethernet { "Ethernet" } else { "raw" };
+                let framing = match (tunnel, ethernet) {
+                    (true, _) => "tunnel",
+                    (false, true) => "Ethernet",
+                    (false, false) => "raw",
+                };
                 write!(f, "{framing}, MTU {mtu}, ")?;
                 write_from(f, sources)?;
                 f.write_str(if *open { "" } else { ", closed" })
@@ -447,7 +468,9 @@ impl fmt::Display for Entry {
                 pods,
                 shared,
                 complete,
-            } => write_prefix(f, [*no_masquerade, *pods, *shared, *complete]),
+                peer,
+            } => write_prefix(f, [*no_masquerade, *pods, *shared, *complete, *peer]),
+            Self::TunnelPeer => f.write_str("tunnel peer"),
             Self::Settings(settings) => write_settings(f, settings),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use abi::{Address, Flow, FlowFlags, Seen, Tuple, protocol};
+use abi::{Address, Flow, FlowFlags, Offloaded, Seen, Tuple, protocol};
 
 /// A snapshot of the flow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +12,23 @@ pub struct FlowTable {
     pub entries: BTreeMap<Tuple, Flow>,
     /// Time of the snapshot on the clock of the entries, in seconds.
     pub now: u32,
+    /// Decisions about connections beside rules of other software, by the tuple that netfilter sees
+    /// first.
+    pub offloaded: BTreeMap<Tuple, Offloaded>,
+    /// Whether packets bypass the stack, whatever the connection.
+    pub bypasses: bool,
+}
+
+/// How the packets of a flow get through the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FlowPath {
+    /// Past bridge and netfilter, where their headers and the links allow it.
+    Bypass,
+    /// Past them too, because netfilter has accepted the connection.
+    Offloaded,
+    /// Through the stack: the number of the reason for this connection, [`Offloaded::decision`]; 0
+    /// if nothing was decided about it.
+    Stack(u32),
 }
 
 /// A flow with both its directions.
@@ -31,6 +48,8 @@ pub struct LiveFlow {
     pub translated: FlowEndpoints,
     /// State, which decides the idle timeout.
     pub state: FlowState,
+    /// How its packets get through the node.
+    pub path: FlowPath,
     /// Seconds since the first packet.
     pub age: u32,
     /// Seconds since the last packet of either direction.
@@ -177,11 +196,30 @@ impl FlowTable {
             original: FlowEndpoints::of(key),
             translated: FlowEndpoints::of(&flow.translated),
             state: FlowState::of(flow.seen, reply.seen, key.protocol),
+            path: self.path([key, &flow.translated]),
             age: self.now.saturating_sub(flow.created),
             idle: self.now.saturating_sub(last_seen),
             sent: Traffic::of(flow),
             replied: Traffic::of(reply),
         })
+    }
+}
+
+impl FlowTable {
+    /// Returns the path of a flow. netfilter sees flows from the inside before they are translated,
+    /// and those from outside afterwards.
+    fn path(&self, tuples: [&Tuple; 2]) -> FlowPath {
+        if self.bypasses {
+            return FlowPath::Bypass;
+        }
+        let mut decisions = tuples
+            .into_iter()
+            .filter_map(|tuple| self.offloaded.get(tuple))
+            .filter(|it| it.decision != Offloaded::BEHIND_NAT && it.expires > self.now);
+        match decisions.next().map(|it| it.decision) {
+            Some(Offloaded::ACCEPTED | Offloaded::UNREPLIED) => FlowPath::Offloaded,
+            reason => FlowPath::Stack(reason.unwrap_or(0)),
+        }
     }
 }
 
@@ -217,6 +255,8 @@ pub struct FlowFilter {
     pub peer: Option<IpAddr>,
     /// A port of either endpoint, before or after translation.
     pub port: Option<u16>,
+    /// IP protocol numbers.
+    pub protocols: Option<BTreeSet<u8>>,
 }
 
 impl FlowFilter {
@@ -226,6 +266,7 @@ impl FlowFilter {
         self.pods.as_ref().is_none_or(|pods| pods.contains(&pod))
             && self.peer.is_none_or(|peer| flow.peer() == peer)
             && self.port.is_none_or(|port| flow.has_port(port))
+            && (self.protocols.as_ref()).is_none_or(|it| it.contains(&flow.protocol))
     }
 }
 

@@ -33,12 +33,15 @@ mod socket_hook;
 mod step;
 mod sysctl_key;
 mod tracked_connection;
+mod tunnel;
 mod xdp_prefilter;
 
 pub use announcement::Announcement;
-pub use datapath_tables::DatapathTables;
+pub use datapath_tables::{DatapathTables, LookupTables};
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
-pub use flow::{FlowEndpoints, FlowFilter, FlowKind, FlowState, FlowTable, LiveFlow, Traffic};
+pub use flow::{
+    FlowEndpoints, FlowFilter, FlowKind, FlowPath, FlowState, FlowTable, LiveFlow, Traffic,
+};
 pub use forwarding::{
     ADMIN_CHAIN, AcceptRule, Action, BaseChain, Condition, FORWARD_CHAIN, FilterBackend,
     FilterFamily, FilterHook, FilterRule, FilterTable, ForwardTables, ForwardingStep, OwnJump,
@@ -68,4 +71,7 @@ pub use socket_hook::{SocketHook, SocketHookState};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl_key::SysctlKey;
 pub use tracked_connection::{ConntrackStatus, TrackedConnection};
+pub use tunnel::{
+    ObservedTunnel, TUNNEL_ALIAS, TUNNEL_LINKS, TunnelChange, TunnelEntry, TunnelSpec, TunnelStep,
+};
 pub use xdp_prefilter::{AttachedPrefilter, XdpPrefilterStep};

@@ -7,8 +7,8 @@ use model::{Cidr, IfName, InterfaceAddress, InterfaceSettings, Mac, Netns, Route
 
 use crate::PathTable;
 use crate::{
-    AttachedPrefilter, Entries, Hook, Link, NetfilterState, NodeLink, PortReservation,
-    PortReservations, Process, SocketHook, SocketHookState, SysctlKey,
+    AttachedPrefilter, Entries, Hook, Link, NetfilterState, NodeLink, ObservedTunnel,
+    PortReservation, PortReservations, Process, SocketHook, SocketHookState, SysctlKey,
 };
 
 /// The whole node: the answer to a [`NodeQuery`](crate::NodeQuery).
@@ -19,6 +19,8 @@ pub struct Observed {
     pub links: BTreeMap<IfName, NodeLink>,
     /// Routes of the host's namespace, all tables.
     pub routes: Vec<RouteEntry>,
+    /// Tunnels of ours: VXLAN devices with our names and alias.
+    pub tunnels: BTreeMap<IfName, ObservedTunnel>,
     /// Values of the requested sysctls; `None` for one that the kernel does not have. Sysctls that
     /// were not requested are absent.
     pub sysctls: BTreeMap<SysctlKey, Option<String>>,

@@ -21,7 +21,7 @@ pub use vlan::VlanStep;
 use crate::peer_route::write_changes;
 use crate::{
     Announcement, Entry, EntryKey, ForwardingStep, NetfilterStep, PortLeave, PortReservation,
-    RouteChange, SocketHook, SysctlKey, XdpPrefilterStep,
+    RouteChange, SocketHook, SysctlKey, TunnelStep, XdpPrefilterStep,
 };
 
 /// One effect on the kernel. Every step is idempotent: where the effect is already there, it
@@ -217,6 +217,8 @@ pub enum Step {
     /// Changes routes to peers. A change that fails stops none of the others, and all that
     /// succeeded stay: the next observation shows what is left to do.
     ChangeRoutes(Vec<RouteChange>),
+    /// Creates, changes or deletes tunnels to other nodes.
+    Tunnel(TunnelStep),
     /// Removes flows that have timed out or whose pod is gone from the flow table.
     Sweep,
 }
@@ -243,6 +245,7 @@ impl Step {
                 alias: spec.alias.clone(),
             }),
             Self::Vlan(step) => step.undo().map(Self::Vlan),
+            Self::Tunnel(step) => step.undo().map(Self::Tunnel),
             Self::XdpPrefilter(step) => Some(Self::XdpPrefilter(step.undo())),
             Self::Netfilter(step) => Some(Self::Netfilter(Box::new(step.undo()))),
             Self::AddAddress { link, address } => Some(Self::RemoveAddress {
@@ -356,10 +359,7 @@ impl fmt::Display for Step {
             | Self::SetLoopback { .. }
             | Self::TunePod { .. }
             | Self::AwaitAddresses { .. } => self.write_inside(f),
-            Self::SetPromiscuous { link, on } => {
-                let state = if *on { "on" } else { "off" };
-                write!(f, "turn promiscuous mode of {link} {state}")
-            }
+            Self::SetPromiscuous { link, on } => write_promiscuous(link, *on, f),
             Self::SetUp { link } => write!(f, "set {link} up"),
             Self::AddAddress { link, address } => write!(f, "add address {address} to {link}"),
             Self::RemoveAddress { link, address } => {
@@ -395,6 +395,7 @@ impl fmt::Display for Step {
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
             Self::ChangeRoutes(changes) => write_changes(changes, f),
+            Self::Tunnel(step) => step.fmt(f),
             Self::Sweep => f.write_str("remove ended flows"),
             Self::Forwarding(step) => step.fmt(f),
         }
@@ -409,6 +410,11 @@ fn attach(link: &IfName, hooks: &BTreeSet<Hook>) -> Step {
 fn detach(link: &IfName, hooks: &BTreeSet<Hook>) -> Step {
     let (link, hooks) = (link.clone(), hooks.clone());
     Step::Detach { link, hooks }
+}
+
+fn write_promiscuous(link: &IfName, on: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let state = if on { "on" } else { "off" };
+    write!(f, "turn promiscuous mode of {link} {state}")
 }
 
 fn promiscuous(link: &IfName, on: bool) -> Step {

@@ -17,9 +17,14 @@ use crate::sbom::hexadecimal;
 use crate::{command, project, source};
 
 /// Files of the image: their source below the checkout, their place, and their mode.
-const FILES: [(&str, &str, u32); 5] = [
+const FILES: [(&str, &str, u32); 6] = [
     ("target/dist/bin/viaductd", "usr/bin/viaductd", 0o755),
     ("target/dist/bin/viaductctl", "usr/bin/viaductctl", 0o755),
+    (
+        "target/dist/bin/viaduct-kube",
+        "usr/bin/viaduct-kube",
+        0o755,
+    ),
     (
         "target/dist/lib/viaduct/datapath.o",
         "usr/lib/viaduct/datapath.o",

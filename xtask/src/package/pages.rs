@@ -22,7 +22,7 @@ const ZSH_SITE: &str = "usr/share/zsh/site-functions";
 
 /// Writes the pages into `folder`, by programs that are built for this.
 pub(super) fn write(folder: &Path) -> Result<()> {
-    for package in ["agent", "ctl"] {
+    for package in ["agent", "ctl", "viaduct-kube"] {
         let mut cargo = Command::new("cargo");
         cargo.args(["run", "--quiet", "--locked", "-p", package]);
         cargo.args(["--features", &format!("{package}/pages")]);

@@ -36,9 +36,14 @@ const NETAVARK_PLUGINS: &str = "usr/libexec/netavark";
 pub(super) const CONFIGURATION: &str = "etc/viaduct/viaductd.toml";
 
 /// Files of `target/dist` and of the checkout, their places, and their modes.
-const FILES: [(&str, &str, u32); 12] = [
+const FILES: [(&str, &str, u32); 14] = [
     ("target/dist/bin/viaductd", "usr/bin/viaductd", 0o755),
     ("target/dist/bin/viaductctl", "usr/bin/viaductctl", 0o755),
+    (
+        "target/dist/bin/viaduct-kube",
+        "usr/bin/viaduct-kube",
+        0o755,
+    ),
     (
         "target/dist/lib/viaduct/datapath.o",
         "usr/lib/viaduct/datapath.o",
@@ -53,6 +58,11 @@ const FILES: [(&str, &str, u32); 12] = [
     (
         "target/dist/etc/viaductd.socket",
         "usr/lib/systemd/system/viaductd.socket",
+        0o644,
+    ),
+    (
+        "target/dist/etc/viaduct-kube.service",
+        "usr/lib/systemd/system/viaduct-kube.service",
         0o644,
     ),
     (

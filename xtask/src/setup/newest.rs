@@ -1,8 +1,10 @@
-//! Newer releases than the machine's of software that tests compare with: the reference plugins and
-//! Docker of Debian's newest suite, below `target/tools`.
+//! Software that tests run and that is not installed, below `target/tools`: newer releases than the
+//! machine's of what Viaduct is compared with (the reference plugins and Docker), and Prometheus.
 //!
-//! Where a release cannot be had or does not run here, tests use the installed one.
+//! A release is of the first of Debian's suites whose program runs here. Where none is to be had,
+//! tests use the installed one.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +16,9 @@ use crate::progress::Steps;
 use crate::{command, project};
 
 /// Debian's newest suite.
-const SUITE: &str = "sid";
+const NEWEST: &[&str] = &["sid"];
+/// Also the suites whose programs run with older C libraries.
+const ANY: &[&str] = &["sid", "trixie", "bookworm"];
 
 /// Software that is unpacked.
 #[derive(Clone, Copy)]
@@ -26,6 +30,8 @@ struct Release {
     folder: &'static str,
     /// A program and an argument that show whether it runs here.
     proof: (&'static str, &'static str),
+    /// Suites, the preferred one first.
+    suites: &'static [&'static str],
 }
 
 const REFERENCE: Release = Release {
@@ -33,6 +39,7 @@ const REFERENCE: Release = Release {
     package: "containernetworking-plugins",
     folder: "usr/lib/cni",
     proof: ("bridge", "--version"),
+    suites: NEWEST,
 };
 
 const DOCKER: Release = Release {
@@ -40,6 +47,7 @@ const DOCKER: Release = Release {
     package: "docker.io",
     folder: "usr/sbin",
     proof: ("dockerd", "--version"),
+    suites: NEWEST,
 };
 
 const PROMETHEUS: Release = Release {
@@ -47,10 +55,12 @@ const PROMETHEUS: Release = Release {
     package: "prometheus",
     folder: "usr/bin",
     proof: ("promtool", "--version"),
+    suites: ANY,
 };
 
-/// Unpacks promtool, which checks metrics and alert rules, unless a release is there.
-pub(super) fn ensure_promtool(steps: &Steps) -> Result<()> {
+/// Unpacks Prometheus, and promtool, which checks metrics and alert rules, unless a release is
+/// there.
+pub(super) fn ensure_prometheus(steps: &Steps) -> Result<()> {
     PROMETHEUS.ensure(steps)
 }
 
@@ -69,16 +79,23 @@ impl Release {
         let releases = project::tools().join(self.name);
         let refused = project::tools().join(format!("{}-refused", self.name));
         let has_release = fs::read_dir(&releases).is_ok_and(|mut found| found.next().is_some());
-        if has_release || refused.exists() {
+        // Of a marker that lacks a suite, that suite was not tried yet.
+        let tried = fs::read_to_string(&refused).unwrap_or_default();
+        let is_refused = |suite: &&str| tried.contains(&format!("{suite}: "));
+        if has_release || self.suites.iter().all(is_refused) {
             return Ok(());
         }
-        let reason = match self.unpack(steps, &releases) {
-            Ok(true) => return Ok(()),
-            Ok(false) => "it does not come".to_owned(),
-            Err(error) => format!("{error:#}"),
-        };
+        let mut reasons = String::new();
+        for suite in self.suites {
+            let reason = match self.unpack(steps, suite, &releases) {
+                Ok(true) => return Ok(()),
+                Ok(false) => "it does not come".to_owned(),
+                Err(error) => format!("{error:#}"),
+            };
+            let _always_fits = writeln!(reasons, "{suite}: {reason}");
+        }
         fs::create_dir_all(project::tools())?;
-        fs::write(&refused, format!("{reason}\n"))?;
+        fs::write(&refused, reasons)?;
         steps.note(&format!(
             "no newer {}; remove {} to try again",
             self.package,
@@ -88,8 +105,8 @@ impl Release {
     }
 
     /// Returns whether the release was unpacked.
-    fn unpack(self, steps: &Steps, releases: &Path) -> Result<bool> {
-        let Some(archive) = Archive::open(steps, Kind::Binary, SUITE)? else {
+    fn unpack(self, steps: &Steps, suite: &'static str, releases: &Path) -> Result<bool> {
+        let Some(archive) = Archive::open(steps, Kind::Binary, suite)? else {
             return Ok(false);
         };
         let version = archive.version(self.package)?;

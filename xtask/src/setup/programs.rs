@@ -62,9 +62,10 @@ pub(super) fn ensure_guests(apt: &mut Apt<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Container runtimes, their helpers (crun and conmon of podman, runc of containerd), and busybox
-/// for images.
-const RUNTIMES: [(&str, &str); 6] = [
+/// Container runtimes, their helpers (crun and conmon of podman, runc of containerd), busybox for
+/// images, and a browser for the page of `--web-page`.
+const RUNTIMES: [(&str, &str); 7] = [
+    ("chromium", "chromium"),
     ("podman", "podman"),
     ("crun", "crun"),
     ("conmon", "conmon"),
@@ -79,7 +80,7 @@ pub(super) fn ensure_runtimes(apt: &mut Apt<'_>) -> Result<()> {
         .filter(|(program, _)| privilege::find(program).is_none())
         .map(|(_, package)| *package)
         .collect();
-    apt.install("test with container runtimes", &missing)
+    apt.install("test with container runtimes and a browser", &missing)
 }
 
 /// Firewalls and a container engine that tests run on the node of a sandbox.

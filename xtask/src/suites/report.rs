@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 /// Tests that Viaduct's plugins do not pass: the suite, texts that the name contains, and what the
-/// test requires (decision 111 about bridges, DELs and gateways).
-const EXCLUDED: [(&str, &[&str], &str); 16] = [
+/// test requires (decision 111 about gateways).
+const EXCLUDED: [(&str, &[&str], &str); 8] = [
     (
         "bridge",
         &["ipMasqBackend"],
@@ -17,14 +17,6 @@ const EXCLUDED: [(&str, &[&str], &str); 16] = [
     ),
     ("bridge", &["mac spoof-check"], "rules of nftables"),
     ("bridge", &["default route and vlanID"], VETH_OF_GATEWAY),
-    ("bridge", &["[0.1.0] (3)", "default route"], DEL_FAILS),
-    ("bridge", &["[0.2.0] (3)", "default route"], DEL_FAILS),
-    ("bridge", &["[0.1.0]", "l2 bridge"], BRIDGE_STAYS),
-    ("bridge", &["[0.2.0]", "l2 bridge"], BRIDGE_STAYS),
-    ("bridge", &["[0.1.0]", "port-isolation"], BRIDGE_STAYS),
-    ("bridge", &["[0.2.0]", "port-isolation"], BRIDGE_STAYS),
-    ("bridge", &["[0.1.0]", "veth peer state down"], BRIDGE_STAYS),
-    ("bridge", &["[0.2.0]", "veth peer state down"], BRIDGE_STAYS),
     ("firewall", &["iptables rules"], "rules of iptables"),
     ("firewall", &["IptablesAdminChainName"], "rules of iptables"),
     ("bandwidth", &["cmdADD", "with a Veth pair"], QDISCS),
@@ -33,9 +25,7 @@ const EXCLUDED: [(&str, &[&str], &str); 16] = [
 ];
 
 const QDISCS: &str = "tbf qdiscs and ifb devices";
-const DEL_FAILS: &str = "a DEL that fails";
 const VETH_OF_GATEWAY: &str = "a veth pair as the interface with a VLAN's gateway address";
-const BRIDGE_STAYS: &str = "a bridge that a failed ADD has left";
 
 /// The state of each test by its name and line: `passed`, `failed`, `skipped`, …
 type States = BTreeMap<String, String>;
@@ -108,23 +98,15 @@ fn states(report: &Path) -> Result<States> {
 mod tests {
     use super::*;
 
-    /// Decision 111: all of them are about results that the version cannot express.
+    /// Decision 123: also where the version cannot express the result.
     #[test]
-    fn tests_of_the_bridge_without_a_carrier_are_excluded_in_old_versions_only() {
-        let of = |version: &str| {
+    fn tests_of_bridges_are_excluded_in_no_version_for_their_result() {
+        for version in ["0.1.0", "0.2.0", "1.1.0"] {
             let name = format!("[{version}] should set the container veth peer state down");
-            excluded("bridge", &name)
-        };
-        assert!(
-            ["0.1.0", "0.2.0"]
-                .iter()
-                .all(|version| of(version).is_some())
-        );
-        assert!(
-            ["0.3.0", "0.4.0", "1.0.0", "1.1.0"]
-                .iter()
-                .all(|version| of(version).is_none())
-        );
+            assert!(excluded("bridge", &name).is_none(), "{name}");
+        }
+        let vlan = "[0.4.0] (0) configures a bridge with default route and vlanID 100";
+        assert!(excluded("bridge", vlan).is_some());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 /// Each crate of the product, and the crates of the workspace that it imports: no others, and none
 /// that it does not use.
-const MAY_IMPORT: [(&str, &[&str]); 19] = [
+const MAY_IMPORT: [(&str, &[&str]); 21] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
     ("datapath", &["abi", "verdict"]),
@@ -24,29 +24,53 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "abi", "crash", "ipam", "kernel", "model", "planner", "steps", "store",
         ],
     ),
-    ("api", &[]),
+    ("viaduct-client", &[]),
     ("ipam", &["model"]),
     ("invoke", &["cni", "ipam", "model"]),
+    ("docker", &["cni", "model"]),
     ("netavark", &["cni", "model"]),
     (
         "agent",
         &[
-            "abi", "api", "cni", "crash", "engine", "explain", "kernel", "ipam", "model",
-            "netavark", "planner", "steps", "store",
+            "abi",
+            "cni",
+            "crash",
+            "docker",
+            "engine",
+            "explain",
+            "ipam",
+            "kernel",
+            "model",
+            "netavark",
+            "planner",
+            "steps",
+            "store",
+            "viaduct-client",
         ],
     ),
-    ("plugin", &["abi", "api", "cni", "invoke", "ipam", "model"]),
+    (
+        "plugin",
+        &["abi", "cni", "invoke", "ipam", "model", "viaduct-client"],
+    ),
     (
         "ctl",
         &[
-            "abi", "api", "cni", "invoke", "kernel", "model", "planner", "steps",
+            "abi",
+            "cni",
+            "invoke",
+            "kernel",
+            "model",
+            "planner",
+            "steps",
+            "viaduct-client",
         ],
     ),
+    ("viaduct-kube", &["cni", "model", "viaduct-client"]),
 ];
 
 /// Crates without effects.
-const PURE: [&str; 8] = [
-    "abi", "verdict", "model", "cni", "netavark", "steps", "planner", "explain",
+const PURE: [&str; 9] = [
+    "abi", "verdict", "model", "cni", "docker", "netavark", "steps", "planner", "explain",
 ];
 /// Libraries with effects: a pure crate may not reach them, directly or through others.
 const EFFECTS: [&str; 3] = ["tokio", "rtnetlink", "aya"];

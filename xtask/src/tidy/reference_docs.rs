@@ -22,6 +22,9 @@ const CHECKS_BEGIN: &str =
     "<!-- Generated from userspace/model/src/node_check.rs by `cargo xtask tidy --bless`. -->\n";
 const TABLE_END: &str = "<!-- End of the generated table. -->\n";
 
+/// The OpenAPI document, which the agent serves.
+const OPENAPI: &str = "docs/reference/openapi.json";
+
 /// The sample configuration of the agent.
 const CONFIGURATION: &str = "xtask/assets/viaductd.toml";
 
@@ -29,9 +32,11 @@ const CONFIGURATION: &str = "xtask/assets/viaductd.toml";
 pub(super) fn offences() -> Vec<String> {
     let drops = fs::read_to_string(DROP_REASONS).unwrap_or_default();
     let operations = fs::read_to_string(OPERATIONS).unwrap_or_default();
+    let openapi = fs::read_to_string(OPENAPI).unwrap_or_default();
     let pages = [
         (DROP_REASONS, drops == drop_reasons()),
         (OPERATIONS, operations == with_tables(&operations)),
+        (OPENAPI, openapi == api::openapi::document()),
     ];
     let outdated = pages.into_iter().filter(|(_, is_current)| !is_current);
     outdated
@@ -46,6 +51,8 @@ pub(super) fn bless() -> Result<()> {
         fs::read_to_string(OPERATIONS).with_context(|| format!("cannot read {OPERATIONS}"))?;
     put(OPERATIONS, &with_tables(&operations))?;
     put(DROP_REASONS, &drop_reasons())?;
+    // Before the agent is compiled, which contains it.
+    put(OPENAPI, &api::openapi::document())?;
     let mut agent = Command::new("cargo");
     agent.args(["run", "--quiet", "-p", "agent", "--", "--sample-config"]);
     put(CONFIGURATION, &command::output(&mut agent)?)

@@ -26,7 +26,7 @@ use crate::cni::readiness::readiness;
 use crate::config::pod_cidrs;
 use crate::http::failure::{Failure, UNKNOWN_CONTAINER};
 use crate::http::limits::log_placeholder_burst;
-use crate::http::view;
+use crate::http::{names, view};
 use crate::process::installation;
 use crate::telemetry::events::NewEvent;
 use crate::{clock, config};
@@ -133,6 +133,7 @@ impl App {
         );
         let started = Instant::now();
         let subject = format!("{}/{}", request.container_id, request.ifname);
+        let pod = cni::pod_of(&request.args).as_ref().map(names::pod);
         let result = self
             .execute(command, request, client)
             .instrument(span)
@@ -148,6 +149,7 @@ impl App {
             self.events.emit(NewEvent {
                 action,
                 subject,
+                pod,
                 outcome,
                 message,
                 duration,
@@ -304,6 +306,9 @@ impl App {
             read_all_into(&self.file_access, &mut intent).await?;
         }
         let dns = self.dns(&request).await?;
+        let version = request.config.header.version;
+        // Behind all other checks: an invalid configuration makes no bridge.
+        self.refuse_inexpressible(&intent, version).await?;
         let awaits_addresses = intent.requested.awaits_addresses;
         let attachment = if request.lease.is_some() {
             self.handle.complete(intent).await?
@@ -330,7 +335,6 @@ impl App {
             dns: &dns,
             implied: &implied(&request),
         };
-        let version = request.config.header.version;
         match &request.prev_result {
             None => Ok(outcome.to_json(version)),
             Some(earlier) => {
@@ -372,7 +376,10 @@ impl App {
         if let Some(leases) = HostLocalLeases::of(request.target.header(), &self.file_access) {
             leases.release(&key).await;
         }
-        Ok(String::new())
+        match self.refused_adds.take(&key) {
+            Some(reason) => Err(Error::from(reason).into()),
+            None => Ok(String::new()),
+        }
     }
 
     async fn check(&self, request: CheckRequest) -> Result<String, Failure> {

@@ -1,15 +1,16 @@
 //! CNI GC: removes attachments and lease files that the runtime does not list.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use api::EventOutcome;
+use api::{EventOutcome, PodView};
 use cni::{Error, GcRequest};
 use engine::GcScope;
-use model::{ContainerId, IfName};
+use model::{AttachmentKey, ContainerId, IfName};
 
 use crate::app::App;
 use crate::cni::lease_files::{HostLocalLeases, is_valid_owner};
 use crate::http::failure::Failure;
+use crate::http::names;
 use crate::telemetry::events::NewEvent;
 
 impl App {
@@ -66,6 +67,13 @@ impl App {
     }
 
     pub(crate) async fn collect_attachments(&self, collect: GcScope) -> Result<String, Failure> {
+        // The records of removed attachments are gone afterwards.
+        let records = self.handle.attachments().await?;
+        let pods: BTreeMap<&AttachmentKey, PodView> = records
+            .iter()
+            .map(|record| &record.attachment)
+            .filter_map(|it| Some((&it.key, names::pod(it.pod.as_ref()?))))
+            .collect();
         let collected = self.handle.collect(collect).await?;
         let removed = collected
             .removed
@@ -77,8 +85,8 @@ impl App {
             .map(|key| (key, EventOutcome::LeftAlone));
         for (key, outcome) in removed.chain(alive) {
             let message = "not in the runtime's list of valid attachments";
-            self.events
-                .emit(NewEvent::new("gc", key.to_string(), outcome, message));
+            let event = NewEvent::new("gc", key.to_string(), outcome, message);
+            self.events.emit(event.of_pod(pods.get(key).cloned()));
         }
         if collected.failures.is_empty() {
             Ok(String::new())

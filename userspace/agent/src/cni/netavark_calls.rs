@@ -83,10 +83,15 @@ fn foreign_prefixes(directory: &Path) -> Vec<Cidr> {
         .iter()
         .flat_map(|(_, text)| netavark::subnets(text))
         .collect::<Vec<_>>();
+    ipv4_routes().into_iter().chain(networks).collect()
+}
+
+/// Returns the destinations of the node's IPv4 routes, without default routes.
+pub(crate) fn ipv4_routes() -> Vec<Cidr> {
     let table = procfs::net::route().unwrap_or_default();
     let routes = table.iter().filter_map(|route| {
         let length = u8::try_from(u32::from(route.mask).leading_ones()).ok()?;
         Cidr::containing(IpAddr::V4(route.destination), length).filter(|_| length > 0)
     });
-    routes.chain(networks).collect()
+    routes.collect()
 }

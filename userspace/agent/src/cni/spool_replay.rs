@@ -5,6 +5,7 @@ use api::{CniRequest, EventOutcome, Spooled, TRY_AGAIN_LATER};
 use cni::Command;
 
 use crate::app::App;
+use crate::http::names;
 use crate::telemetry::events::NewEvent;
 
 impl App {
@@ -45,6 +46,7 @@ impl App {
     /// than code 11 the attachment is on record, and reconciliations remove the rest.
     async fn execute_spooled(&self, request: CniRequest) -> bool {
         let subject = format!("{}/{}", request.container_id, request.ifname);
+        let pod = cni::pod_of(&request.args).as_ref().map(names::pod);
         let result = self.cni(Command::Del, request, None).await;
         let (outcome, message) = match &result {
             Ok(_) => (EventOutcome::Done, String::new()),
@@ -56,7 +58,7 @@ impl App {
             "spooled DEL executed: it arrived while no agent ran"
         );
         self.events
-            .emit(NewEvent::new("replay", subject, outcome, message));
+            .emit(NewEvent::new("replay", subject, outcome, message).of_pod(pod));
         result.map_or_else(|failure| failure.error().code != TRY_AGAIN_LATER, |_| true)
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use model::{Cidr, HairpinMode, NetworkAccess};
 use planner::DeclaredNetworks;
 
-use super::{items, parse, prefixes};
+use super::{items, optional_path, parse, path, prefixes};
 use crate::process::sandbox::SandboxLayers;
 
 /// Default of `--non-masquerade-cidr` with `--kubenet`, as of kubelet's flag of the same name.
@@ -132,6 +132,8 @@ pub(crate) struct Access {
     pub(crate) sandbox: SandboxLayers,
     /// The read-only socket; `None` without one.
     pub(crate) read_only: Option<ReadOnlyAddress>,
+    /// Whether it serves a page for browsers.
+    pub(crate) web_page: bool,
 }
 
 /// Where the agent listens for queries, and the clients that may connect.
@@ -148,6 +150,7 @@ impl Access {
         socket: &Path,
         read_only: Option<PathBuf>,
         group: Option<String>,
+        web_page: Option<bool>,
         sandbox: Option<&str>,
     ) -> Result<Self> {
         let beside = || group.is_some().then(|| api::read_only_socket(socket));
@@ -158,9 +161,33 @@ impl Access {
                 socket.display()
             );
         }
+        let web_page = web_page.unwrap_or(false);
+        if web_page && path.is_none() {
+            bail!("web-page: needs a read-only socket, by socket-group or read-only-socket");
+        }
         Ok(Self {
+            web_page,
             sandbox: sandbox.map_or(Ok(SandboxLayers::ON), |layers| parse("sandbox", layers))?,
             read_only: path.map(|path| ReadOnlyAddress { path, group }),
         })
+    }
+}
+
+/// The networks and addresses of Docker, by default.
+const DOCKER_STATE: &str = "/var/lib/viaduct/docker.json";
+
+/// Where Docker's drivers are served, and where their state is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DockerFiles {
+    pub(crate) socket: PathBuf,
+    pub(crate) state: PathBuf,
+}
+
+impl DockerFiles {
+    /// Returns the files; `None` without a socket.
+    pub(super) fn of(socket: Option<PathBuf>, state: Option<PathBuf>) -> Result<Option<Self>> {
+        let state = path("docker-state", state, DOCKER_STATE)?;
+        let socket = optional_path("docker-socket", socket)?;
+        Ok(socket.map(|socket| Self { socket, state }))
     }
 }

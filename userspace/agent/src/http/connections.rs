@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{ErrorBody, TRY_AGAIN_LATER};
+use api::{ErrorBody, ErrorReason, TRY_AGAIN_LATER};
 use axum::Router;
 use axum::serve::Listener;
 use hyper::Request;
@@ -151,6 +151,7 @@ async fn refuse_all(listener: &mut impl Listener<Io: ClientStream>) {
 fn refuse(stream: &impl ClientStream, why: &str) {
     let body = ErrorBody {
         code: TRY_AGAIN_LATER,
+        reason: ErrorReason::TryAgainLater.word().to_owned(),
         message: why.to_owned(),
         details: String::new(),
     };

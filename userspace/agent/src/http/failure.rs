@@ -3,21 +3,29 @@
 use std::error::Error as _;
 use std::fmt;
 
-use api::ErrorBody;
+use api::{ErrorBody, ErrorReason};
 use axum::Json;
+use axum::extract::{FromRequestParts, Query};
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use engine::EngineError;
 use planner::Category;
+use serde::de::DeserializeOwned;
 
 /// CNI's error code 3, "container unknown"; used by the API, and never returned for a CNI command.
 pub(crate) const UNKNOWN_CONTAINER: u32 = 3;
 
-/// The error of a request, with its CNI error code.
+/// The error of a request: the CNI error, and the reason of the API.
 #[derive(Debug)]
-pub(crate) struct Failure(cni::Error);
+pub(crate) struct Failure(cni::Error, ErrorReason);
 
 impl Failure {
+    /// Returns the failure for an error whose CNI code does not say enough.
+    pub(crate) fn with_reason(error: cni::Error, reason: ErrorReason) -> Self {
+        Self(error, reason)
+    }
+
     /// Returns the CNI error.
     pub(crate) fn error(&self) -> &cni::Error {
         &self.0
@@ -32,7 +40,24 @@ impl fmt::Display for Failure {
 
 impl From<cni::Error> for Failure {
     fn from(error: cni::Error) -> Self {
-        Self(error)
+        let reason = reason(error.code);
+        Self(error, reason)
+    }
+}
+
+/// Returns the reason that a CNI error code stands for.
+fn reason(code: u32) -> ErrorReason {
+    match code {
+        1 | 2 | 7 => ErrorReason::InvalidConfiguration,
+        UNKNOWN_CONTAINER => ErrorReason::UnknownContainer,
+        4 | 8 => ErrorReason::InvalidRequest,
+        5 => ErrorReason::InputOutput,
+        6 => ErrorReason::InvalidBody,
+        api::TRY_AGAIN_LATER => ErrorReason::TryAgainLater,
+        50 | 51 => ErrorReason::NotAvailable,
+        100 => ErrorReason::InUse,
+        101 => ErrorReason::CheckFailed,
+        _ => ErrorReason::Internal,
     }
 }
 
@@ -68,7 +93,21 @@ impl From<EngineError> for Failure {
             | EngineError::Incomplete { .. }
             | EngineError::Store(_) => cni::Error::internal(message),
         };
-        Self(answer.with_details(causes(&error)))
+        let reason = particular(&error).unwrap_or_else(|| reason(answer.code));
+        Self(answer.with_details(causes(&error)), reason)
+    }
+}
+
+/// Returns the reason of an error that says more than its CNI error code.
+fn particular(error: &EngineError) -> Option<ErrorReason> {
+    if matches!(error, EngineError::PortInUse(_)) {
+        Some(ErrorReason::PortInUse)
+    } else if matches!(error, EngineError::PodCidrsInUse { .. }) {
+        Some(ErrorReason::PodCidrsInUse)
+    } else if matches!(error, EngineError::StillAttached(_)) {
+        Some(ErrorReason::StillAttached)
+    } else {
+        None
     }
 }
 
@@ -87,6 +126,7 @@ impl IntoResponse for Failure {
         let status = status(self.0.code);
         let body = ErrorBody {
             code: self.0.code,
+            reason: self.1.word().to_owned(),
             message: self.0.msg,
             details: self.0.details,
         };
@@ -104,6 +144,19 @@ fn status(code: u32) -> StatusCode {
     }
 }
 
+/// The parameters in a query. That they cannot be parsed is an error with a body as all others.
+pub(crate) struct Parameters<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let parsed = Query::<T>::from_request_parts(parts, state).await;
+        let Query(value) = parsed.map_err(|error| cni::Error::environment(error.body_text()))?;
+        Ok(Self(value))
+    }
+}
+
 /// Responds to a path that the API does not have. For a path of another major version the
 /// code is 11 (try again later): during an upgrade, plugin and agent are of different releases for
 /// a moment.
@@ -115,6 +168,7 @@ pub(crate) async fn no_such_path(uri: Uri) -> Response {
     let body = match api::major_of(uri.path()) {
         Some(requested) if Some(requested) != own => ErrorBody {
             code: api::TRY_AGAIN_LATER,
+            reason: ErrorReason::OtherApiVersion.word().to_owned(),
             message: format!(
                 "the agent has version {} of its API, and the request is for version {requested}",
                 api::VERSION
@@ -123,6 +177,7 @@ pub(crate) async fn no_such_path(uri: Uri) -> Response {
         },
         _ => ErrorBody {
             code: 4,
+            reason: ErrorReason::NoSuchPath.word().to_owned(),
             message: "the API has no such path".to_owned(),
             details: format!("the agent has version {} of its API", api::VERSION),
         },
@@ -134,6 +189,7 @@ pub(crate) async fn no_such_path(uri: Uri) -> Response {
 pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Response {
     let body = ErrorBody {
         code: 4,
+        reason: ErrorReason::NoSuchMethod.word().to_owned(),
         message: format!("the API has no {method} {}", uri.path()),
         details: "the header Allow of this response lists the methods of the path".to_owned(),
     };
@@ -144,11 +200,23 @@ pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Response {
 pub(crate) fn read_only(method: &Method, uri: &Uri) -> Response {
     let body = ErrorBody {
         code: 4,
+        reason: ErrorReason::ReadOnly.word().to_owned(),
         message: format!(
             "the read-only socket serves queries only: {method} {} is refused",
             uri.path()
         ),
         details: "use the agent's socket, as root".to_owned(),
+    };
+    (StatusCode::FORBIDDEN, Json(body)).into_response()
+}
+
+/// Responds to a request for a host that has the name of a web site.
+pub(crate) fn foreign_host(host: &str) -> Response {
+    let body = ErrorBody {
+        code: 4,
+        reason: ErrorReason::ForeignHost.word().to_owned(),
+        message: format!("the read-only socket serves no host {host:?}"),
+        details: "use localhost or an address".to_owned(),
     };
     (StatusCode::FORBIDDEN, Json(body)).into_response()
 }

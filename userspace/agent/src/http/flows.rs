@@ -11,14 +11,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use api::{
-    DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowTableView, FlowView, PodFlowsView, PodView,
+    DEFAULT_FLOW_LIMIT, EndsView, FlowOrder, FlowQuery, FlowTableView, FlowView, PodFlowsView,
+    PodView,
 };
 use engine::{EngineError, Handle};
 use futures_util::{Stream, stream};
 use kernel::{FlowReader, Measured, ObserveError};
 use model::Record;
+use planner::StackReason;
 use serde::Serialize;
-use steps::{FlowEndpoints, FlowFilter, FlowTable, LiveFlow};
+use steps::{FlowEndpoints, FlowFilter, FlowPath, FlowTable, LiveFlow};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
@@ -87,6 +89,7 @@ impl FlowSource {
             flows,
             used_entries,
             entries: handle.status().flow_entries.0,
+            stack_reasons: handle.status().bypass.rules.iter().cloned().collect(),
             records,
             measured,
             _permit: permit,
@@ -125,6 +128,8 @@ pub(crate) struct FlowSnapshot {
     used_entries: usize,
     /// Capacity of the table in entries.
     entries: u32,
+    /// Rules of other software that keep packets in the stack.
+    stack_reasons: Vec<String>,
     /// The records, to find the pods of flows.
     records: Vec<Record>,
     /// Indexes of the records by slot and generation.
@@ -145,30 +150,44 @@ impl Drop for FlowSnapshot {
 
 /// Renders the flows of attached pods and of the node that match `query`: an [`api::FlowsView`] in
 /// pieces.
-pub(crate) fn render(
-    query: &FlowQuery,
+pub(crate) async fn render(
+    query: FlowQuery,
     snapshot: Arc<FlowSnapshot>,
-) -> impl Stream<Item = Result<Vec<u8>, Infallible>> + use<> {
+) -> Result<impl Stream<Item = Result<Vec<u8>, Infallible>> + use<>, Failure> {
+    let filter = filter(&query, &snapshot.records)?;
+    let limit = query.limit.unwrap_or(DEFAULT_FLOW_LIMIT);
+    let order = match query.sort {
+        // On a blocking thread, because a large table takes long.
+        Some(order) => {
+            let (snapshot, filter) = (Arc::clone(&snapshot), filter.clone());
+            let sorted = spawn_blocking(move || snapshot.sorted(&filter, order, limit)).await;
+            Some(sorted.map_err(|_| cni::Error::internal("sorting the flows panicked"))?)
+        }
+        None => None,
+    };
     let rendering = Rendering {
-        filter: filter(query, &snapshot.records),
-        limit: query.limit.unwrap_or(DEFAULT_FLOW_LIMIT),
+        filter,
+        order,
+        limit,
         snapshot,
         next: 0,
         matching: 0,
     };
-    stream::unfold(Some(rendering), |rendering| async {
+    Ok(stream::unfold(Some(rendering), |rendering| async {
         let rendering = rendering?;
         // Other requests go on between two pieces.
         yield_now().await;
         let (piece, rest) = rendering.piece();
         Some((Ok(piece), rest))
-    })
+    }))
 }
 
 /// Response that is being rendered.
 struct Rendering {
     snapshot: Arc<FlowSnapshot>,
     filter: FlowFilter,
+    /// Flows of a sorted response; `None` for the order of the table.
+    order: Option<Sorted>,
     /// Maximum number of flows in the response.
     limit: usize,
     /// Index of the next flow.
@@ -177,10 +196,19 @@ struct Rendering {
     matching: usize,
 }
 
+/// The first flows that match a query, in its order.
+struct Sorted {
+    /// Indexes of the flows, no more than the response has.
+    flows: Vec<usize>,
+    /// Number of all matching flows.
+    matching: usize,
+}
+
 /// The members of a response behind its flows.
 #[derive(Serialize)]
-struct Tail {
+struct Tail<'a> {
     matching: usize,
+    stack_reasons: &'a [String],
     #[serde(rename = "room")]
     table: FlowTableView,
 }
@@ -193,27 +221,38 @@ impl Rendering {
         if self.next == 0 {
             text.extend(b"{\"flows\":[");
         }
-        let end = snapshot.flows.len().min(self.next + FLOWS_PER_CHUNK);
-        for flow in &snapshot.flows[self.next..end] {
-            let record = snapshot.owner(flow);
-            // Flows of a removed pod, or of an earlier generation of its slot, wait for the sweep.
-            if (flow.pod != 0 && record.is_none()) || !self.filter.matches(flow) {
+        let flows = match &self.order {
+            Some(sorted) => sorted.flows.len(),
+            None => snapshot.flows.len(),
+        };
+        let end = flows.min(self.next + FLOWS_PER_CHUNK);
+        for position in self.next..end {
+            let index = match &self.order {
+                Some(sorted) => sorted.flows[position],
+                None => position,
+            };
+            let flow = &snapshot.flows[index];
+            if !snapshot.matches(&self.filter, flow) {
                 continue;
             }
             if self.matching < self.limit {
                 if self.matching > 0 {
                     text.push(b',');
                 }
-                append(&mut text, &flow_view(flow, record));
+                append(&mut text, &flow_view(flow, snapshot.owner(flow)));
             }
             self.matching += 1;
         }
         self.next = end;
-        if end < snapshot.flows.len() {
+        if end < flows {
             return (text, Some(self));
         }
         let tail = Tail {
-            matching: self.matching,
+            matching: self
+                .order
+                .as_ref()
+                .map_or(self.matching, |sorted| sorted.matching),
+            stack_reasons: &snapshot.stack_reasons,
             table: table_view(&snapshot),
         };
         text.extend(b"],");
@@ -230,6 +269,38 @@ fn append(text: &mut Vec<u8>, value: &impl Serialize) {
 }
 
 impl FlowSnapshot {
+    /// Returns whether a flow is listed for the filter. Flows of a removed pod, or of an earlier
+    /// generation of its slot, wait for the sweep.
+    fn matches(&self, filter: &FlowFilter, flow: &LiveFlow) -> bool {
+        (flow.pod == 0 || self.owner(flow).is_some()) && filter.matches(flow)
+    }
+
+    /// Returns the first `limit` flows that match, in this order.
+    fn sorted(&self, filter: &FlowFilter, order: FlowOrder, limit: usize) -> Sorted {
+        let key = |index: &usize| {
+            let flow = &self.flows[*index];
+            let key = match order {
+                FlowOrder::Bytes => u64::MAX - (flow.sent.bytes + flow.replied.bytes),
+                FlowOrder::Packets => u64::MAX - (flow.sent.packets + flow.replied.packets),
+                FlowOrder::Age => flow.age.into(),
+                FlowOrder::Idle => flow.idle.into(),
+            };
+            // Equal flows have the order of the table.
+            (key, *index)
+        };
+        let indexes = 0..self.flows.len();
+        let mut flows: Vec<usize> = indexes
+            .filter(|index| self.matches(filter, &self.flows[*index]))
+            .collect();
+        let matching = flows.len();
+        if limit < matching {
+            flows.select_nth_unstable_by_key(limit, key);
+            flows.truncate(limit);
+        }
+        flows.sort_unstable_by_key(key);
+        Sorted { flows, matching }
+    }
+
     fn owner(&self, flow: &LiveFlow) -> Option<&Record> {
         let index = self.owners.get(&(flow.pod, flow.generation))?;
         self.records.get(*index)
@@ -275,7 +346,7 @@ fn owner(record: &Record) -> (u32, u32) {
     (record.attachment.slot, record.attachment.generation)
 }
 
-fn filter(query: &FlowQuery, records: &[Record]) -> FlowFilter {
+fn filter(query: &FlowQuery, records: &[Record]) -> Result<FlowFilter, Failure> {
     let named = |name: &String| {
         records
             .iter()
@@ -283,11 +354,19 @@ fn filter(query: &FlowQuery, records: &[Record]) -> FlowFilter {
             .map(owner)
             .collect()
     };
-    FlowFilter {
+    let protocols = match &query.protocol {
+        Some(name) => Some(names::protocols(name).ok_or_else(|| {
+            let expected = "tcp, udp, icmp, sctp, or a number from 0 to 255";
+            cni::Error::decode(format!("protocol: {name:?} must be {expected}"))
+        })?),
+        None => None,
+    };
+    Ok(FlowFilter {
         pods: query.pod.as_ref().map(named),
         peer: query.peer,
         port: query.port,
-    }
+        protocols,
+    })
 }
 
 /// Matches a prefix of the container ID, or the pod's name with or without its namespace.
@@ -308,6 +387,8 @@ fn flow_view(flow: &LiveFlow, record: Option<&Record>) -> FlowView {
         protocol: names::protocol(flow.protocol),
         kind: flow.kind.name().to_owned(),
         state: flow.state.name().to_owned(),
+        path: path(flow.path).to_owned(),
+        stack_reason: stack_reason(flow.path),
         seen: ends(&flow.original),
         translated: ends(&flow.translated),
         age_seconds: flow.age,
@@ -317,6 +398,23 @@ fn flow_view(flow: &LiveFlow, record: Option<&Record>) -> FlowView {
         answered_packets: flow.replied.packets,
         answered_bytes: flow.replied.bytes,
     }
+}
+
+fn path(path: FlowPath) -> &'static str {
+    match path {
+        FlowPath::Bypass => "bypass",
+        FlowPath::Offloaded => "offloaded",
+        FlowPath::Stack(_) => "stack",
+    }
+}
+
+fn stack_reason(path: FlowPath) -> String {
+    let FlowPath::Stack(decision) = path else {
+        return String::new();
+    };
+    let mut reasons = StackReason::ALL.into_iter();
+    let reason = reasons.find(|reason| *reason as u32 == decision);
+    reason.map_or_else(String::new, |reason| reason.to_string())
 }
 
 fn ends(ends: &FlowEndpoints) -> EndsView {

@@ -9,6 +9,7 @@ use model::{PortMapping, Protocol, Record};
 use planner::{mapping_reservations, standby_reservations};
 use steps::{FlowKind, LiveFlow, PortReservation, PortReservations, ReservedBy};
 
+use crate::clock;
 use crate::http::{names, view};
 
 /// Number of live flows by slot and generation of the pod, and by the port that they came through.
@@ -125,6 +126,7 @@ fn port(record: &Record, mapping: &PortMapping, held: &PortReservations) -> Port
         pod: attachment.pod.as_ref().map(names::pod),
         state: view::state(record.state).to_owned(),
         since: record.created_at,
+        since_time: clock::rfc3339(record.created_at),
         claims: claims
             .map(|(claim, held_by)| PortReservationView {
                 socket: claim.socket().to_string(),

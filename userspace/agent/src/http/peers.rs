@@ -56,6 +56,7 @@ fn views(status: &PeersStatus) -> Vec<PeerView> {
     let views = peers.zip(&status.states).map(|(peer, state)| PeerView {
         state: state.state.word().to_owned(),
         via: texts(&state.next_hops),
+        tunnel: state.tunnel.map(|address| address.to_string()),
         problems: problems.get(peer.name()).cloned().unwrap_or_default(),
         ..view(peer)
     });

@@ -7,11 +7,12 @@ use std::time::Instant;
 use abi::DropReason;
 use api::{
     AttachmentView, BandwidthSetting, BypassSetting, CniRequest, CniVerb, CounterView, DropQuery,
-    EventOutcome, FlowQuery, HairpinModeSetting, InterfacePresence, InterfaceQuery, Lease,
-    LogLevelSetting, NetworkView, PodCidrs, PortView, UninstallRequest, WhyQuery, path,
+    ErrorReason, EventOutcome, FlowQuery, HairpinModeSetting, InterfacePresence, InterfaceQuery,
+    Lease, LogLevelSetting, NetworkView, PageQuery, PodCidrs, PortView, UninstallRequest, WhyQuery,
+    path,
 };
 use axum::body::Body;
-use axum::extract::{Path, Query, RawQuery, Request, State};
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::{Next, from_fn, map_response};
@@ -27,8 +28,8 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::cni::commands::NamespaceQuery;
 use crate::http::connections::{PeerProcess, STOPPING};
-use crate::http::failure::{Failure, no_such_method, no_such_path, read_only};
-use crate::http::{flows, hostports, metrics_listener, migration, peers, view, why};
+use crate::http::failure::{Failure, Parameters, no_such_method, no_such_path, read_only};
+use crate::http::{flows, hostports, metrics_listener, migration, peers, view, web_page, why};
 use crate::process::uninstall as uninstallation;
 
 type Answer<T> = Result<Json<T>, Failure>;
@@ -56,9 +57,17 @@ pub(crate) fn router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
         .with_state(app)
 }
 
-/// Returns the router of the read-only socket: the same paths, for queries only.
+/// Returns the router of the read-only socket: the same paths, for queries only, and the page of
+/// `--web-page`.
 pub(crate) fn read_only_router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
-    router(app, stopped)
+    let has_page = app.config.get().access.web_page;
+    let mut router = router(app, stopped);
+    if has_page {
+        router = router
+            .merge(web_page::router())
+            .layer(from_fn(web_page::refuse_foreign_hosts));
+    }
+    router
         .layer(Extension(ReadOnly))
         .layer(from_fn(refuse_changes))
         .layer(map_response(add_version_header))
@@ -83,8 +92,10 @@ async fn add_version_header(mut response: Response) -> Response {
     response
 }
 
-fn paths() -> Router<Arc<App>> {
+/// Returns the router of all paths.
+pub(crate) fn paths() -> Router<Arc<App>> {
     let mut router = Router::new()
+        .route(path::OPENAPI, get(openapi))
         .route(path::STATUS, get(status))
         .route(path::POD_CIDRS, get(pod_cidrs).put(put_pod_cidrs))
         .route(path::PEERS, get(peers::list).put(peers::replace))
@@ -149,6 +160,13 @@ async fn cni(
     Ok(([(CONTENT_TYPE, "application/json")], output).into_response())
 }
 
+/// The document that `cargo xtask tidy --bless` writes.
+const OPENAPI: &str = include_str!("../../../../docs/reference/openapi.json");
+
+async fn openapi() -> Response {
+    ([(CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
 async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
     let uptime = app.started.elapsed().as_secs();
     let features = app.features.get().map(Vec::as_slice).unwrap_or_default();
@@ -206,10 +224,13 @@ async fn networks(State(app): State<Arc<App>>) -> LargeAnswer {
     Ok(turn.json(&views).await?)
 }
 
-async fn attachments(State(app): State<Arc<App>>) -> LargeAnswer {
+async fn attachments(
+    State(app): State<Arc<App>>,
+    Parameters(page): Parameters<PageQuery>,
+) -> LargeAnswer {
     let turn = app.answers.turn().await?;
     let views = attachment_views(&app).await?;
-    Ok(turn.json(&views).await?)
+    Ok(turn.json(&page.select(views)).await?)
 }
 
 async fn attachment_views(app: &App) -> Result<Vec<AttachmentView>, Failure> {
@@ -233,13 +254,12 @@ async fn attachment(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     read_only: Option<Extension<ReadOnly>>,
-    Query(place): Query<NamespaceQuery>,
+    Parameters(place): Parameters<NamespaceQuery>,
 ) -> Answer<Vec<AttachmentView>> {
     if read_only.is_some() && place.names_namespace() {
         // The agent would open a path as root that the client may not open.
-        return Err(
-            Error::environment("the read-only socket opens no namespace: remove ?netns=").into(),
-        );
+        let error = Error::environment("the read-only socket opens no namespace: remove ?netns=");
+        return Err(Failure::with_reason(error, ErrorReason::ReadOnly));
     }
     let started = Instant::now();
     let found = inspect(&app, &id, &place).await;
@@ -303,14 +323,20 @@ async fn put_only_bandwidth(
     Ok(Json(app.set_limits(&id, None, &wanted.value).await?))
 }
 
-async fn leases(State(app): State<Arc<App>>) -> LargeAnswer {
+async fn leases(
+    State(app): State<Arc<App>>,
+    Parameters(page): Parameters<PageQuery>,
+) -> LargeAnswer {
     let turn = app.answers.turn().await?;
     let records = app.handle.attachments().await?;
     let leases: Vec<Lease> = records.iter().flat_map(view::leases).collect();
-    Ok(turn.json(&leases).await?)
+    Ok(turn.json(&page.select(leases)).await?)
 }
 
-async fn hostports(State(app): State<Arc<App>>) -> LargeAnswer {
+async fn hostports(
+    State(app): State<Arc<App>>,
+    Parameters(page): Parameters<PageQuery>,
+) -> LargeAnswer {
     let turn = app.answers.turn().await?;
     let ports = app.handle.ports().await?;
     let flows = app.flows.snapshot(&app.handle).await;
@@ -319,13 +345,14 @@ async fn hostports(State(app): State<Arc<App>>) -> LargeAnswer {
         .ok();
     let flows = flows.as_deref().map(|snapshot| &*snapshot.flows);
     let views: Vec<PortView> = hostports::ports(&ports, flows);
-    Ok(turn.json(&views).await?)
+    Ok(turn.json(&page.select(views)).await?)
 }
 
 async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> LargeAnswer {
-    let query = FlowQuery::parse(&query.unwrap_or_default()).map_err(Error::decode)?;
+    let query = FlowQuery::parse(&query.unwrap_or_default())
+        .map_err(|text| Failure::with_reason(Error::decode(text), ErrorReason::InvalidRequest))?;
     let snapshot = app.flows.snapshot(&app.handle).await?;
-    let body = Body::from_stream(flows::render(&query, snapshot));
+    let body = Body::from_stream(flows::render(query, snapshot).await?);
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }
 
@@ -358,7 +385,10 @@ struct EventsQuery {
     last: bool,
 }
 
-async fn events(State(app): State<Arc<App>>, Query(wanted): Query<EventsQuery>) -> Response {
+async fn events(
+    State(app): State<Arc<App>>,
+    Parameters(wanted): Parameters<EventsQuery>,
+) -> Response {
     if wanted.last {
         let body = Body::from_stream(app.events.last());
         return ([(CONTENT_TYPE, NDJSON)], body).into_response();
@@ -372,20 +402,24 @@ async fn events(State(app): State<Arc<App>>, Query(wanted): Query<EventsQuery>) 
 
 async fn drops(
     State(app): State<Arc<App>>,
-    Query(wanted): Query<DropQuery>,
+    Parameters(wanted): Parameters<DropQuery>,
 ) -> Result<Response, Failure> {
     if let Some(reason) = &wanted.reason
         && !DropReason::ALL.iter().any(|known| known.name() == reason)
     {
         let text = format!("{reason}: no such drop reason; see docs/reference/drop-reasons.md");
-        return Err(Error::decode(text).into());
+        let error = Error::decode(text);
+        return Err(Failure::with_reason(error, ErrorReason::InvalidRequest));
     }
     let stop = app.lifecycle.stop.subscribe();
     let body = Body::from_stream(app.drop_events.lines(wanted, stop)?);
     Ok(([(CONTENT_TYPE, NDJSON)], body).into_response())
 }
 
-async fn explain(State(app): State<Arc<App>>, Query(wanted): Query<WhyQuery>) -> LargeAnswer {
+async fn explain(
+    State(app): State<Arc<App>>,
+    Parameters(wanted): Parameters<WhyQuery>,
+) -> LargeAnswer {
     let turn = app.answers.turn().await?;
     let view = why::explain(&app, wanted).await?;
     Ok(turn.json(&view).await?)

@@ -17,11 +17,12 @@ use crate::cni::file_watch;
 use crate::cni::file_watch::Directories;
 use crate::config::Config;
 use crate::config::{peers_file, pod_cidr_file};
+use crate::docker::{self, DockerListener};
 use crate::http::socket::{ListenAddress, ReadOnlyListener, Socket};
 use crate::http::{connections, metrics_listener, routes};
 use crate::process::background;
 use crate::process::service_manager::{self, Notification};
-use crate::telemetry::events::{self, NewEvent};
+use crate::telemetry::events::{NewEvent, reports};
 use crate::telemetry::{refused_flows, stuck_engine};
 
 /// Files of other software that the agent follows.
@@ -51,6 +52,7 @@ pub(crate) struct Listeners {
     pub(crate) read_only: Option<ReadOnlyListener>,
     /// Address of `--metrics-listen`.
     pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) docker: Option<DockerListener>,
 }
 
 /// Serves until SIGTERM or SIGINT, then finishes running requests.
@@ -73,16 +75,14 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
     let happened =
         |action| NewEvent::new(action, "agent", EventOutcome::Done, crate::version::VERSION);
     app.events.emit(happened("start"));
-    tokio::spawn(events::follow_reports(
-        app.handle.clone(),
-        Arc::clone(&app.events),
-    ));
+    tokio::spawn(reports::follow(app.handle.clone(), Arc::clone(&app.events)));
     tokio::spawn(stuck_engine::poll(
         app.handle.clone(),
         Arc::clone(&app.events),
     ));
     file_watch::watch(files.installation, app.handle.clone());
     tokio::spawn(refused_flows::poll(Arc::clone(&app)));
+    let docker = docker::open(listeners.docker, &app).await?;
     let socket = listeners.main.listen()?;
     let queries = match listeners.read_only {
         Some(read_only) => Some(read_only.listen()?),
@@ -103,6 +103,7 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
             stopped.clone()
         ),
         serve_queries(queries, Arc::clone(&app), stopped.clone()),
+        docker::serve(docker, stopped.clone()),
         serve_metrics(metrics, Arc::clone(&app), stopped),
     );
     app.events.emit(happened("stop"));

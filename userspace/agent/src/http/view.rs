@@ -17,6 +17,7 @@ use model::{Assigned, Attachment, InterfaceAddress, PortMapping, Record, State};
 use planner::{DefaultState, HoldingRule};
 use steps::PodSide;
 
+use crate::clock;
 use crate::http::{limits, names, peers};
 use crate::process::offload::OffloadCounts;
 use crate::process::sandbox;
@@ -158,7 +159,7 @@ fn pool(status: &PoolStatus) -> PoolView {
             .gateway()
             .map_or_else(String::new, |own| own.to_string()),
         used: status.used,
-        total: status.total,
+        total: status.total.min(api::MAX_INTEGER),
     }
 }
 
@@ -175,6 +176,7 @@ fn uplink(status: &UplinkStatus) -> UplinkView {
 fn reconcile(report: &Report) -> Reconcile {
     Reconcile {
         finished_at: report.finished_at,
+        finished_time: clock::rfc3339(report.finished_at),
         duration_ms: u64::try_from(report.duration.as_millis()).unwrap_or(u64::MAX),
         items: report.items.iter().map(item).collect(),
     }
@@ -216,7 +218,11 @@ pub(crate) fn attachment(
         network: attachment.key.network.to_string(),
         container_id: attachment.key.container_id.to_string(),
         ifname: attachment.key.ifname.to_string(),
-        netns: attachment.netns.path.to_string(),
+        netns: if attachment.is_moved_by_runtime() {
+            String::new()
+        } else {
+            attachment.netns.path.to_string()
+        },
         pod: attachment.pod.as_ref().map(names::pod),
         host_link: attachment.host_link().to_string(),
         adopted: attachment.adopted.is_some(),
@@ -231,6 +237,7 @@ pub(crate) fn attachment(
         generation: attachment.generation,
         state: state(record.state).to_owned(),
         created_at: record.created_at,
+        created_time: clock::rfc3339(record.created_at),
         bandwidth: limits::view(
             attachment,
             measured.and_then(|measured| measured.pods.get(&attachment.slot)),

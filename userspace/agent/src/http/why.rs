@@ -8,11 +8,11 @@ mod view;
 use std::path::Path;
 use std::sync::Arc;
 
-use abi::{DropReason, Mac, Tuple, protocol};
-use api::{DropEvent, WhyQuery, WhyView};
+use abi::{DropReason, Tuple, protocol};
+use api::{DropEvent, EndsView, WhyQuery, WhyView};
 use cni::Error;
 use engine::EngineError;
-use explain::{Node, Place, Question, Snapshot};
+use explain::{Node, Place, Question, Shape, Snapshot};
 use kernel::{DatapathReader, ObserveError};
 use model::Record;
 use tokio::task::spawn_blocking;
@@ -135,11 +135,8 @@ fn packet(
     })
 }
 
-/// A source MAC address that no pod has: the event of a forged one does not contain it.
-const FORGED: Mac = Mac::new([2, 0, 0, 0, 0, 0xff]);
-
 /// Explains a dropped packet: runs the hook that has dropped it on a packet with the same
-/// addresses.
+/// addresses, and of the kind that is dropped for the reason.
 fn dropped(
     event: &Arc<DropEvent>,
     snapshot: Snapshot,
@@ -155,20 +152,30 @@ fn dropped(
         .find(|(_, link)| link.name == event.interface)
         .map(|(index, _)| *index)
         .ok_or_else(|| refused("its interface is gone"))?;
-    let tuple = tuple(event).ok_or_else(|| refused("the packet has no IP addresses"))?;
-    let reason = |name: &str| DropReason::ALL.into_iter().find(|it| it.name() == name);
-    let is_forged = reason(&event.reason) == Some(DropReason::SpoofedMac);
+    let mut reasons = DropReason::ALL.into_iter();
+    let reason = reasons.find(|it| it.name() == event.reason);
+    let tuple = match tuple(event) {
+        Some(tuple) => tuple,
+        // The kind of the frame decides, whatever is in it.
+        None if reason.is_some_and(|reason| Shape::of(reason).is_of_frame()) => Tuple::default(),
+        None => return Err(refused("the packet has no IP addresses").into()),
+    };
     let question = Question {
-        sender: explain::sender_of(&snapshot.tables, &tuple.source),
-        tuple,
         length: usize::try_from(event.length).unwrap_or(0),
-        source_mac: is_forged.then_some(FORGED),
         icmp: event.icmp.as_deref().and_then(icmp),
+        quoted: quoted(event),
+        shape: reason.map_or(Shape::Plain, Shape::of),
+        ..Question::plain(explain::sender_of(&snapshot.tables, &tuple.source), tuple)
     };
     let links = view::link_names(&snapshot);
     let leg = explain::explain_at(&mut Node::new(snapshot), place, interface, &question);
     let words = view::Words { names, links };
-    let request = words.leg(&leg);
+    let mut request = words.leg(&leg);
+    // The report has no addresses, or no ports, where the program could not read them.
+    let reported = event.packet.clone().unwrap_or_default();
+    if request.packet != reported {
+        (request.packet, request.arrived) = (reported.clone(), reported);
+    }
     if request.reason.as_ref() != Some(&event.reason) {
         notes.push(format!(
             "the packet was dropped as {}. A packet with the same addresses is not dropped for that \
@@ -198,12 +205,20 @@ fn place(hook: &str) -> Option<Place> {
     .map(|(_, place)| place)
 }
 
-/// Returns addresses, ports and protocol of an event.
+/// Returns addresses, ports and protocol of the packet of an event.
 fn tuple(event: &DropEvent) -> Option<Tuple> {
-    let ends = event.packet.as_ref()?;
+    tuple_of(event.packet.as_ref()?, &event.protocol)
+}
+
+/// Returns those of the packet that the packet of an event quotes.
+fn quoted(event: &DropEvent) -> Option<Tuple> {
+    tuple_of(event.quoted.as_ref()?, &event.quoted_protocol)
+}
+
+fn tuple_of(ends: &EndsView, name: &str) -> Option<Tuple> {
     let (source, source_port) = parties::end(&ends.source)?;
     let (destination, destination_port) = parties::end(&ends.destination)?;
-    let number = match event.protocol.as_str() {
+    let number = match name {
         "icmp" if source.is_v4() => protocol::ICMP,
         "icmp" => protocol::ICMPV6,
         name => parties::protocol(name)?,

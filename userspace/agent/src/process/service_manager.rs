@@ -14,6 +14,8 @@ use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::last_failure;
+
 /// A notification to the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notification<'a> {
@@ -32,7 +34,10 @@ pub(crate) enum Notification<'a> {
 /// Sends a notification. A failure is logged only.
 pub(crate) fn notify(notification: Notification<'_>) {
     let sent = match notification {
-        Notification::Ready => sd_notify::notify(&[NotifyState::Ready]),
+        Notification::Ready => {
+            last_failure::clear();
+            sd_notify::notify(&[NotifyState::Ready])
+        }
         // With the time, the manager distinguishes this reload from an earlier one.
         Notification::Reloading => NotifyState::monotonic_usec_now()
             .and_then(|now| sd_notify::notify(&[NotifyState::Reloading, now])),

@@ -19,9 +19,13 @@ use crate::process::bpf_object;
 /// File name of the records in the state directory.
 pub(crate) const RECORDS: &str = "records.redb";
 
-/// Creates the directories of records and socket with mode 0700, if they are missing.
+/// Creates the directories of records, socket and Docker's networks with mode 0700, if they are
+/// missing.
 pub(crate) fn make_directories(config: &Config) -> Result<()> {
     make_directory(&config.state_dir)?;
+    if let Some(files) = &config.docker {
+        files.state.parent().map_or(Ok(()), make_directory)?;
+    }
     config.socket.parent().map_or(Ok(()), make_directory)
 }
 

@@ -17,22 +17,26 @@ use store::Store;
 use crate::config::Config;
 use crate::http::socket;
 use crate::process::installation::{Installation, Report};
-use crate::process::start;
+use crate::process::{last_failure, start};
+use crate::telemetry::events::file::{self, EventFile};
 
-/// Pins and records, which are removed after the engine has closed them.
+/// Pins, records and events, which are removed after the engine has closed them.
 #[derive(Clone, Debug)]
 pub(crate) struct InstalledFiles {
     bpffs: PathBuf,
     state_dir: PathBuf,
     spool: Spool,
+    /// File of a running agent's events, which it continues until then.
+    events: Option<EventFile>,
 }
 
 impl InstalledFiles {
-    pub(crate) fn of(config: &Config) -> Self {
+    pub(crate) fn of(config: &Config, events: Option<EventFile>) -> Self {
         Self {
             bpffs: config.bpffs.clone(),
             state_dir: config.state_dir.clone(),
             spool: Spool::for_socket(&config.socket),
+            events,
         }
     }
 
@@ -49,12 +53,20 @@ impl InstalledFiles {
     }
 
     fn remove_records(&self) -> Result<()> {
+        if let Some(events) = &self.events {
+            events.finish();
+        }
+        for file in file::files(&self.state_dir) {
+            ignore_not_found(fs::remove_file(&file))
+                .with_context(|| format!("cannot remove {}", file.display()))?;
+        }
         let records = self.state_dir.join(start::RECORDS);
         for file in Store::files(&records) {
             ignore_not_found(fs::remove_file(&file))
                 .with_context(|| format!("cannot remove {}", file.display()))?;
             crash::point_at("remove-records");
         }
+        last_failure::remove(&self.state_dir).context("cannot remove the last failure")?;
         // Its DELs are of attachments that are gone.
         self.spool.clear().context("cannot remove the spool")?;
         remove_if_empty(&self.state_dir)
@@ -99,7 +111,7 @@ fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
 
 /// Uninstalls without a running agent (`viaductd --uninstall`), and prints what was removed.
 pub(crate) fn run(config: &Config, attached: AttachedPods, purge: bool) -> Result<()> {
-    let installed_files = InstalledFiles::of(config);
+    let installed_files = InstalledFiles::of(config, None);
     let mut engine = start::open_for_uninstall(config)?;
     let done = engine.uninstall(attached)?;
     drop(engine);

@@ -26,6 +26,8 @@ use crate::http::failure::Failure;
 
 mod render;
 
+/// Name that `viaductctl drops` prints where no pod is known.
+const NO_POD: &str = "(node)";
 /// Number of events that are remembered, and that a client may lag behind before it misses some.
 const REMEMBERED: usize = 1024;
 /// Time for which the agent goes on to listen after the last client.
@@ -137,7 +139,7 @@ impl DropEvents {
     }
 
     /// Returns the last remembered event of a pod: by name, `namespace/name`, or prefix of its
-    /// container ID.
+    /// container ID. [`NO_POD`] is for packets of which no pod is known.
     pub(crate) fn last_of(&self, pod: &str) -> Option<Arc<DropEvent>> {
         let query = DropQuery {
             pod: Some(pod.to_owned()),
@@ -146,7 +148,10 @@ impl DropEvents {
         let state = self.state();
         let mut latest = state.events.iter().rev();
         latest
-            .find(|(_, event)| render::matches(event, &query))
+            .find(|(_, event)| match pod {
+                NO_POD => event.container_id.is_none(),
+                _ => render::matches(event, &query),
+            })
             .map(|(_, event)| Arc::clone(event))
     }
 

@@ -1,13 +1,17 @@
-//! Event log: numbers events, keeps the latest, streams them to subscribers, logs and counts them.
+//! Event log: numbers events, keeps the latest over restarts, streams them to subscribers, logs and
+//! counts them.
 //! Log, API and metrics use the same words because all are made from the same event.
+
+pub(crate) mod file;
+pub(crate) mod reports;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::{Event, EventOutcome};
-use engine::{Degraded, Handle, Item, Outcome, Report};
+use api::{Event, EventOutcome, PodView};
 use futures_util::{Stream, stream};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -16,6 +20,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
 use crate::clock;
+use crate::telemetry::events::file::EventFile;
 
 /// Number of events in the history.
 const HISTORY_LENGTH: usize = 1024;
@@ -24,12 +29,18 @@ const MAX_TEXT: usize = 4096;
 /// Number of events that a subscriber may lag behind before it misses some.
 const SUBSCRIBER_BUFFER: usize = 1024;
 
+/// Action and subject of the event that stands for events that are missing.
+const GAP: &str = "gap";
+const EVENTS: &str = "events";
+
 /// The event log.
 #[derive(Debug)]
 pub(crate) struct Events {
     past: Mutex<History>,
     live: broadcast::Sender<Arc<Event>>,
     counters: EventCounters,
+    /// Where the history outlives the agent; `None` in tests, and if its thread cannot be started.
+    file: Option<EventFile>,
 }
 
 /// Number of events by action and outcome.
@@ -50,10 +61,12 @@ struct History {
 }
 
 /// An event without number and time, which [`Events::emit`] adds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewEvent {
     pub(crate) action: &'static str,
     pub(crate) subject: String,
+    /// Pod that the subject belongs to, if its name is known.
+    pub(crate) pod: Option<PodView>,
     pub(crate) outcome: EventOutcome,
     pub(crate) message: String,
     pub(crate) duration: Duration,
@@ -65,6 +78,7 @@ impl Default for Events {
             past: Mutex::default(),
             live: broadcast::Sender::new(SUBSCRIBER_BUFFER),
             counters: EventCounters::default(),
+            file: None,
         }
     }
 }
@@ -80,14 +94,56 @@ impl NewEvent {
         Self {
             action,
             subject: subject.into(),
+            pod: None,
             outcome,
             message: message.into(),
             duration: Duration::ZERO,
         }
     }
+
+    /// Returns the event with the name of the pod that it concerns.
+    pub(crate) fn of_pod(self, pod: Option<PodView>) -> Self {
+        Self { pod, ..self }
+    }
 }
 
 impl Events {
+    /// Goes on with the events that an earlier agent left in the state directory. Damage of their
+    /// file is logged, and is an event.
+    pub(crate) fn open(state_dir: &Path) -> Self {
+        let (file, kept) = match EventFile::open(state_dir) {
+            Ok((file, kept)) => (Some(file), kept),
+            Err(error) => {
+                tracing::warn!(%error, "events are not kept over a restart: no thread for their file");
+                return Self::default();
+            }
+        };
+        let events = Self {
+            past: Mutex::new(History {
+                last: kept.events.back().map_or(0, |event| event.sequence),
+                events: kept.events,
+            }),
+            file,
+            ..Self::default()
+        };
+        if let Some(damage) = kept.damage {
+            events.emit(NewEvent::new(GAP, EVENTS, EventOutcome::Failed, damage));
+        }
+        events
+    }
+
+    /// Waits until all events are in their file.
+    pub(crate) fn finish(&self) {
+        if let Some(file) = &self.file {
+            file.finish();
+        }
+    }
+
+    /// Returns the file of the events.
+    pub(crate) fn file(&self) -> Option<EventFile> {
+        self.file.clone()
+    }
+
     /// Numbers, logs and counts an event, adds it to the history, and sends it to subscribers.
     pub(crate) fn emit(&self, news: NewEvent) {
         let (action, outcome) = (news.action, news.outcome.word());
@@ -96,11 +152,17 @@ impl Events {
             .inc();
         let mut past = self.past();
         past.last += 1;
+        let at = clock::now();
         let event = Arc::new(Event {
             sequence: past.last,
-            at: clock::now(),
+            at,
+            time: clock::rfc3339(at),
             action: news.action.to_owned(),
             subject: shortened(news.subject),
+            pod: news.pod.map(|pod| PodView {
+                namespace: shortened(pod.namespace),
+                name: shortened(pod.name),
+            }),
             outcome: news.outcome,
             message: shortened(news.message),
             duration_us: u64::try_from(news.duration.as_micros()).unwrap_or(u64::MAX),
@@ -110,6 +172,9 @@ impl Events {
             past.events.pop_front();
         }
         past.events.push_back(Arc::clone(&event));
+        if let Some(file) = &self.file {
+            file.append(Arc::clone(&event));
+        }
         // Under the lock of the history, so that a new subscriber gets each event exactly once: in
         // the history or live. Sending fails if there is no subscriber.
         let _subscribers = self.live.send(event);
@@ -124,7 +189,8 @@ impl Events {
     ) -> impl Stream<Item = Result<String, Infallible>> + use<> {
         let past = self.past();
         let listener = Subscriber {
-            seen: past.last - past.events.len() as u64,
+            // Numbers are missing behind an event if its file was damaged.
+            seen: past.events.front().map_or(past.last, |it| it.sequence - 1),
             past: past.events.clone(),
             live: follow.then(|| self.live.subscribe()),
             stop,
@@ -146,6 +212,11 @@ impl Events {
         let mut events: Vec<Arc<Event>> = by_subject.into_values().cloned().collect();
         events.sort_by_key(|event| event.sequence);
         stream::iter(events.into_iter().map(|event| Ok(line(&event))))
+    }
+
+    /// Returns the past events, oldest first.
+    fn history(&self) -> VecDeque<Arc<Event>> {
+        self.past().events.clone()
     }
 
     /// Returns the counters of events.
@@ -219,8 +290,10 @@ fn gap(missed: u64, next: &Event) -> Event {
     Event {
         sequence: next.sequence - 1,
         at: next.at,
-        action: "gap".to_owned(),
-        subject: "events".to_owned(),
+        time: next.time.clone(),
+        action: GAP.to_owned(),
+        subject: EVENTS.to_owned(),
+        pod: None,
         outcome: EventOutcome::Failed,
         message: format!("{missed} events were missed"),
         duration_us: 0,
@@ -237,6 +310,7 @@ fn log(event: &Event) {
     } = event;
     match event.outcome {
         _ if action == "reconcile" => {}
+        _ if action == GAP => tracing::warn!("{message}"),
         EventOutcome::Failed if action == "degraded" => {
             tracing::warn!(reason = subject, "agent degraded: {message}");
         }
@@ -255,93 +329,6 @@ fn log(event: &Event) {
     }
 }
 
-/// Emits an event for each difference that a reconciliation finds, and for each degradation that
-/// begins or ends. Runs until the engine stops.
-pub(crate) async fn follow_reports(handle: Handle, events: Arc<Events>) {
-    let mut reports = handle.reports();
-    let mut reported = Reported::default();
-    let mut next = handle.status().last_reconcile.clone();
-    loop {
-        if let Some(report) = next.take() {
-            let degraded = &handle.status().degraded;
-            reported
-                .changes(&report, degraded)
-                .into_iter()
-                .for_each(|event| events.emit(event));
-        }
-        next = match reports.recv().await {
-            Ok(report) => Some(report),
-            Err(RecvError::Lagged(_)) => None,
-            Err(RecvError::Closed) => return,
-        };
-    }
-}
-
-/// Items and degradations of the previous report: one that persists is not emitted again.
-#[derive(Debug, Default)]
-struct Reported {
-    items: Vec<Item>,
-    /// Text by reason and [`identity`].
-    degraded: Degradations,
-}
-
-impl Reported {
-    /// Returns events for what is new in `report` and `degraded`, and for degradations that have
-    /// ended.
-    fn changes(&mut self, report: &Report, degraded: &[Degraded]) -> Vec<NewEvent> {
-        let is_new = |item: &&Item| {
-            matches!(item.outcome, Outcome::Repaired | Outcome::Removed)
-                || !self.items.contains(item)
-        };
-        let mut all: Vec<NewEvent> = report.items.iter().filter(is_new).map(item_event).collect();
-        self.items.clone_from(&report.items);
-        let now = degraded
-            .iter()
-            .map(|one| ((one.reason().word(), identity(one)), one.to_string()))
-            .collect();
-        let before = std::mem::replace(&mut self.degraded, now);
-        all.extend(without(&self.degraded, &before, EventOutcome::Failed));
-        all.extend(without(&before, &self.degraded, EventOutcome::Repaired));
-        all
-    }
-}
-
-/// Degradations of one report, as [`Reported`] keeps them.
-type Degradations = BTreeMap<(&'static str, String), String>;
-
-/// Returns an event for each degradation of `all` that is not in `others`.
-fn without(all: &Degradations, others: &Degradations, outcome: EventOutcome) -> Vec<NewEvent> {
-    all.iter()
-        .filter(|(key, _)| !others.contains_key(*key))
-        .map(|((reason, _), text)| NewEvent::new("degraded", *reason, outcome, text.as_str()))
-        .collect()
-}
-
-/// Returns what distinguishes two degradations of one reason: their text without the number of free
-/// addresses, which changes with each pod.
-fn identity(degraded: &Degraded) -> String {
-    let mut same = degraded.clone();
-    if let Degraded::PoolNearlyExhausted { left, .. } = &mut same {
-        *left = 0;
-    }
-    same.to_string()
-}
-
-fn item_event(item: &Item) -> NewEvent {
-    let outcome = match item.outcome {
-        Outcome::Repaired => EventOutcome::Repaired,
-        Outcome::Removed => EventOutcome::Removed,
-        Outcome::LeftAlone => EventOutcome::LeftAlone,
-        Outcome::Failed => EventOutcome::Failed,
-    };
-    NewEvent::new(
-        "reconcile",
-        item.subject.as_str(),
-        outcome,
-        item.message.as_str(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::StreamExt as _;
@@ -352,6 +339,7 @@ mod tests {
         NewEvent {
             action: "add",
             subject: subject.to_owned(),
+            pod: None,
             outcome: EventOutcome::Done,
             message: String::new(),
             duration: Duration::from_millis(3),
@@ -415,46 +403,5 @@ mod tests {
         let last: Vec<_> = events.last().collect().await;
         let subjects = last.into_iter().map(|line| subject(Some(line)).unwrap());
         assert_eq!(subjects.collect::<Vec<_>>(), ["2 b", "3 a"]);
-    }
-
-    #[test]
-    fn a_lasting_degradation_is_one_event_and_its_end_another() {
-        let failed = Item {
-            subject: "veth1".to_owned(),
-            outcome: Outcome::Failed,
-            message: "it is a foreign link".to_owned(),
-        };
-        let report = Report {
-            items: vec![failed],
-            ..Report::default()
-        };
-        let mut reported = Reported::default();
-        let mut changes =
-            |report: &Report, degraded: &[Degraded]| -> Vec<(&'static str, EventOutcome)> {
-                let events = reported.changes(report, degraded);
-                events
-                    .iter()
-                    .map(|event| (event.action, event.outcome))
-                    .collect()
-            };
-        let wrong = [
-            ("reconcile", EventOutcome::Failed),
-            ("degraded", EventOutcome::Failed),
-        ];
-        assert_eq!(changes(&report, &[Degraded::NoUplink]), wrong);
-        assert_eq!(changes(&report, &[Degraded::NoUplink]), []);
-        let few = |left| Degraded::PoolNearlyExhausted {
-            network: "default".parse().unwrap(),
-            range: model::Range::new("10.1.0.0/29".parse().unwrap(), None, None, None).unwrap(),
-            left,
-        };
-        assert_eq!(changes(&report, &[Degraded::NoUplink, few(2)]), wrong[1..]);
-        assert_eq!(changes(&report, &[Degraded::NoUplink, few(1)]), []);
-        assert_eq!(
-            changes(&report, &[Degraded::NoUplink]),
-            [("degraded", EventOutcome::Repaired)]
-        );
-        let right = [("degraded", EventOutcome::Repaired)];
-        assert_eq!(changes(&Report::default(), &[]), right);
     }
 }

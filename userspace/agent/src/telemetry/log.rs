@@ -10,25 +10,33 @@ use model::printable;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::format::{DefaultFields, Format, Full, Writer};
+use tracing_subscriber::fmt::format::{DefaultFields, Format, Full, JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::layer::Layered;
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Layered, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{Registry, fmt as lines, reload};
+use tracing_subscriber::{Layer, Registry, fmt as lines, reload};
 
-use crate::process::service_manager;
+use crate::process::{last_failure, service_manager};
 
 mod log_filter;
+mod log_format;
 
 pub(crate) use log_filter::parse as parse_filter;
+pub(crate) use log_format::LogFormat;
 
-type Lines = lines::Layer<Registry, EscapedFields, LineFormat, fn() -> std::io::Stderr>;
+use log_format::JsonLines;
+
+type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Handle to change the log filter at run time.
-#[derive(Debug)]
 pub(crate) struct LogLevel(reload::Handle<Targets, Layered<Lines, Registry>>);
+
+impl fmt::Debug for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogLevel").finish_non_exhaustive()
+    }
+}
 
 impl LogLevel {
     /// Replaces the log filter.
@@ -39,23 +47,40 @@ impl LogLevel {
 }
 
 /// Initialises logging with `filter`.
-pub(crate) fn start(filter: Targets) -> LogLevel {
-    let format = if service_manager::logs_to_journal() {
-        LineFormat::Journal(Format::default().without_time().with_target(false))
-    } else {
-        LineFormat::Plain(Format::default().with_target(false))
+pub(crate) fn start(filter: Targets, format: LogFormat) -> LogLevel {
+    let lines = match format {
+        LogFormat::Text => text_lines(),
+        LogFormat::Json => json_lines(),
     };
-    let lines = lines::layer()
-        .event_format(format)
-        .fmt_fields(EscapedFields)
-        .with_writer(stderr as fn() -> _)
-        .with_ansi(stderr().is_terminal());
     let (filter, handle) = reload::Layer::new(filter);
     tracing_subscriber::registry()
         .with(lines)
         .with(filter)
         .init();
     LogLevel(handle)
+}
+
+fn text_lines() -> Lines {
+    let format = if service_manager::logs_to_journal() {
+        LineFormat::Journal(Format::default().without_time().with_target(false))
+    } else {
+        LineFormat::Plain(Format::default().with_target(false))
+    };
+    lines::layer()
+        .event_format(format)
+        .fmt_fields(EscapedFields)
+        .with_writer(stderr)
+        .with_ansi(stderr().is_terminal())
+        .boxed()
+}
+
+fn json_lines() -> Lines {
+    lines::layer()
+        .event_format(JsonLines::new(service_manager::logs_to_journal()))
+        .fmt_fields(JsonFields::new())
+        .with_writer(stderr)
+        .with_ansi(false)
+        .boxed()
 }
 
 /// Formats message and fields with control characters escaped, so that each event is one line:
@@ -168,7 +193,9 @@ pub(crate) fn log_fatal(error: &Error) {
     } else {
         write_fatal(Priority::Error, &format!("viaductd: {text}"));
     }
-    service_manager::notify(service_manager::Notification::Status(&one_line(&text)));
+    let line = one_line(&text);
+    last_failure::record(&line);
+    service_manager::notify(service_manager::Notification::Status(&line));
 }
 
 /// Prints an error of the command line, and returns the exit status that goes with it. Help and
@@ -204,18 +231,28 @@ mod tests {
 
     use super::*;
 
+    /// What was logged.
+    #[derive(Clone, Default)]
+    pub(super) struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Written {
+        pub(super) fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
     fn an_event_is_one_line_and_has_no_control_characters() {
-        #[derive(Clone, Default)]
-        struct Written(Arc<Mutex<Vec<u8>>>);
-        impl Write for Written {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0.lock().unwrap().write(bytes)
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
         let written = Written::default();
         let writer = written.clone();
         let lines = lines::layer()
@@ -229,7 +266,7 @@ mod tests {
             let _entered = span.entered();
             tracing::error!(pod = %name, "in use by {name}");
         });
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let text = written.text();
         assert_eq!(text.matches("forged").count(), 3, "{text:?}");
         assert_eq!(text.find('\n'), Some(text.len() - 1), "{text:?}");
         let controls = text.trim_end().chars().filter(|c| c.is_control());

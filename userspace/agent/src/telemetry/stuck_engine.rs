@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use api::EventOutcome;
 use engine::Handle;
+use model::DegradedReason;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::telemetry::events::{Events, NewEvent};
+use crate::telemetry::events::{Events, NewEvent, reports};
 
 /// Interval between two looks at the engine.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Emits an event when the engine is stuck, and another when it goes on. Ends with the runtime.
+/// Emits an event when the engine is stuck, and another when it goes on, also if an earlier agent's
+/// engine was stuck. Ends with the runtime.
 pub(crate) async fn poll(handle: Handle, events: Arc<Events>) {
-    let mut reported: Option<String> = None;
+    let mut reported = reports::lasting(&events, DegradedReason::EngineStuck);
     let mut tick = interval(POLL_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -25,7 +27,7 @@ pub(crate) async fn poll(handle: Handle, events: Arc<Events>) {
             (Some(_), Some(_)) | (None, None) => continue,
         };
         reported = (outcome == EventOutcome::Failed).then(|| message.clone());
-        let reason = model::DegradedReason::EngineStuck.word();
+        let reason = DegradedReason::EngineStuck.word();
         events.emit(NewEvent::new("degraded", reason, outcome, message));
     }
 }

@@ -71,6 +71,7 @@ fn a_drop_event_names_pod_reason_packet_and_advice() {
     let event: DropEvent = serde_json::from_str(&lines[0]).unwrap();
     let expected = DropEvent {
         at_ms: event.at_ms,
+        time: event.time.clone(),
         reason: "ingress-policy".to_owned(),
         advice: DropReason::IngressPolicy.advice().to_owned(),
         count: 17,

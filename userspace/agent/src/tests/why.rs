@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use abi::{Endpoint, Interface, Mac, Network, Pod, Source, Uplink};
 use api::{WhyQuery, WhyView};
 use explain::Lookups;
-use steps::{DatapathTables, FoundRoute, FoundSocket, Link, LinkKind, RouteDecision, RoutedPacket};
+use steps::{
+    DatapathTables, FoundRoute, FoundSocket, Link, LinkKind, LookupTables, RouteDecision,
+    RoutedPacket,
+};
 
 use super::*;
 use crate::http::why::{NodeSource, ObservedNode};
@@ -90,10 +93,13 @@ fn tables() -> DatapathTables {
         now: 1_000_000_000_000,
         is_consistent: true,
         pods: [(1, pod)].into(),
-        interfaces: [(VETH, Interface { pod: 1, flags: 0 })].into(),
-        endpoints: [(address, endpoint)].into(),
-        networks: [(BRIDGE, network)].into(),
-        uplinks: [(UPLINK, uplink)].into(),
+        lookups: LookupTables {
+            interfaces: [(VETH, Interface { pod: 1, flags: 0 })].into(),
+            endpoints: [(address, endpoint)].into(),
+            networks: [(BRIDGE, network)].into(),
+            uplinks: [(UPLINK, uplink)].into(),
+            ..LookupTables::default()
+        },
         locals: [node, network.v4].into(),
         flow_entries: 1024,
         ..DatapathTables::default()

@@ -20,6 +20,14 @@ fn refusal(config: &Value) -> Error {
     intent_of(&config.to_string()).unwrap_err()
 }
 
+/// Returns the refusal of a valid configuration whose version cannot express the result.
+fn inexpressible(config: &Value) -> Error {
+    let request = add_with(&config.to_string(), "").unwrap();
+    let intent = intent(&request, Some(&default_network())).unwrap();
+    let reason = InexpressibleResult::of(&intent, request.config.header.version);
+    reason.expect("a refusal").into()
+}
+
 fn own(ipam: Value) -> Value {
     let mut config = json!({"cniVersion": "1.0.0", "name": "own", "ipam": {"type": "host-local"}});
     if let (Value::Object(ipam), Value::Object(more)) = (&mut config["ipam"], ipam) {
@@ -270,7 +278,14 @@ fn an_invalid_ipam_result_is_refused() {
         r#"{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.9/24"},{"address":"10.2.0.9/24"}]}"#;
     let mut oldest = foreign();
     oldest["cniVersion"] = json!("0.2.0");
-    assert_eq!(leased(&oldest, Some(two)).unwrap_err().code, 1);
+    let intent = leased(&oldest, Some(two)).unwrap();
+    let reason = InexpressibleResult::of(&intent, Version::V0_2_0);
+    assert_eq!(
+        reason,
+        Some(InexpressibleResult::SeveralPerFamily(Version::V0_2_0))
+    );
+    let first = leased(&oldest, None).unwrap();
+    assert_eq!(InexpressibleResult::of(&first, Version::V0_2_0), None);
 }
 
 /// IPAM types that Viaduct implements are executed only with `external`.
@@ -302,7 +317,11 @@ fn an_interface_that_is_left_down_is_on_a_switch_of_its_own() {
     assert_eq!(refusal(&ports).code, 7);
     let mut oldest = down;
     oldest["cniVersion"] = json!("0.2.0");
-    assert_eq!(refusal(&oldest).code, 1);
+    let error = inexpressible(&oldest);
+    assert_eq!(
+        (error.code, &*error.msg),
+        (1, "cannot convert: no valid IP addresses")
+    );
 }
 
 /// behaviour F16: also the options that the bridge plugin reads and ignores.
@@ -374,7 +393,21 @@ fn the_oldest_versions_have_one_address_per_family() {
         own(json!({"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/24"}]]}));
     assert!(intent_of(&config.to_string()).is_ok());
     config["cniVersion"] = json!("0.2.0");
-    assert_eq!(refusal(&config).code, 1);
+    let error = inexpressible(&config);
+    let words = "CNI version 0.2.0 does not support more than 1 address per family";
+    assert_eq!((error.code, &*error.msg), (1, words));
+    config["ipam"]["ranges"][1] = json!([{"subnet": "fd00::/64"}]);
+    let intent = intent_of(&config.to_string()).unwrap();
+    assert_eq!(InexpressibleResult::of(&intent, Version::V0_2_0), None);
+}
+
+/// Other faults are found first, so that nothing is made for a configuration that has some.
+#[test]
+fn a_version_without_a_result_is_refused_after_all_other_faults() {
+    let overlapping = json!({"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.1.0.0/16"}]]});
+    let mut config = own(overlapping);
+    config["cniVersion"] = json!("0.2.0");
+    assert_eq!(refusal(&config).code, 7);
 }
 
 /// behaviour B3

@@ -56,9 +56,9 @@ impl Args {
     }
 }
 
-/// Returns the pod's name for a plugin that uses no arguments: other pairs are not checked, as the
-/// reference plugins do not parse the variable there.
-pub(crate) fn pod_of(text: &str) -> Option<PodName> {
+/// Returns the pod's name in `CNI_ARGS`, without a check of other pairs: for events, and for a
+/// plugin that uses no arguments, where the reference plugins do not parse the variable.
+pub fn pod_of(text: &str) -> Option<PodName> {
     let value = |key: &str| {
         let mut pairs = text.split(';').filter_map(|pair| pair.split_once('='));
         pairs.find_map(|(name, value)| (name == key).then_some(value))

@@ -16,6 +16,7 @@ use super::report::Check;
 #[serde(default, rename_all = "kebab-case")]
 struct Keys {
     pod_cidr: Vec<String>,
+    pod_cidr_file: Option<String>,
     bridge: Option<String>,
     mtu: Option<u32>,
     uplink: Vec<String>,
@@ -43,39 +44,75 @@ pub(super) fn read(files: Files<'_>, path: &str) -> (Configuration, Check) {
         let check = Check::skip(NodeCheck::Configuration, format!("{path} cannot be read"));
         return (Configuration::default(), check);
     };
-    match parse(&text) {
-        Ok(configuration) => {
-            let networks = configuration.intent.networks.iter();
-            let subnets: Vec<String> = networks
-                .flat_map(Network::subnets)
-                .map(|subnet| subnet.to_string())
-                .collect();
-            let text = match subnets.as_slice() {
-                [] => format!("{path} has no pod CIDR"),
-                subnets => format!("{path}: the pod CIDR is {}", subnets.join(" and ")),
-            };
-            (configuration, Check::ok(NodeCheck::Configuration, text))
-        }
-        Err(error) => {
-            let check = Check::fail(NodeCheck::Configuration, format!("{path}: {error}"));
-            (Configuration::default(), check)
-        }
-    }
+    let keys = toml::from_str(&text).map_err(|error| error.message().to_owned());
+    let checked = keys.and_then(|mut keys: Keys| {
+        let check = pod_cidrs(files, path, &mut keys)?;
+        Ok((configuration(&keys)?, check))
+    });
+    checked.unwrap_or_else(|error: String| {
+        let check = Check::fail(NodeCheck::Configuration, format!("{path}: {error}"));
+        (Configuration::default(), check)
+    })
 }
 
-/// Parses the text of a file; the error is that of its first invalid key.
-pub(super) fn parse(text: &str) -> Result<Configuration, String> {
-    let keys: Keys = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-    let ranges: Vec<RangeSet> = items(&keys.pod_cidr)
+/// Replaces `pod-cidr` by the pod CIDRs in `pod-cidr-file`, as the agent does, and returns which
+/// ones it would use.
+fn pod_cidrs(files: Files<'_>, path: &str, keys: &mut Keys) -> Result<Check, String> {
+    let mut source = path.to_owned();
+    if let Some(file) = keys.pod_cidr_file.clone() {
+        // A FIFO would not end.
+        let text = files.path(&file).is_file().then(|| files.read(&file));
+        let lists = text.flatten().map(|text| vec![text.replace('\n', ",")]);
+        match lists.map(|lists| (ranges(&lists), lists)) {
+            Some((Ok(found), lists)) if !found.is_empty() => {
+                keys.pod_cidr = lists;
+                source = file;
+            }
+            Some((found, _)) => {
+                let why = found.map_or_else(|error| error, |_| "no pod CIDR in it".to_owned());
+                let text = format!("the agent ignores the pod-cidr-file {file}: {why}");
+                return Ok(Check::warn(NodeCheck::Configuration, text)
+                    .with_advice("Correct the file, or the software that writes it."));
+            }
+            None if ranges(&keys.pod_cidr)?.is_empty() => {
+                let text = format!(
+                    "{path} has no pod CIDR, and the pod-cidr-file {file} cannot be read: pods get no address until it has one"
+                );
+                return Ok(Check::warn(NodeCheck::Configuration, text)
+                    .with_advice("Start the software that writes the file, or set `pod-cidr`."));
+            }
+            None => {}
+        }
+    }
+    let found = ranges(&keys.pod_cidr)?;
+    let subnets: BTreeSet<Cidr> = found
+        .iter()
+        .flat_map(RangeSet::ranges)
+        .map(model::Range::subnet)
+        .collect();
+    let words: Vec<String> = subnets.iter().map(Cidr::to_string).collect();
+    let text = match words.as_slice() {
+        [] => format!("{path} has no pod CIDR"),
+        words => format!("{source}: the pod CIDR is {}", words.join(" and ")),
+    };
+    Ok(Check::ok(NodeCheck::Configuration, text))
+}
+
+fn ranges(lists: &[String]) -> Result<Vec<RangeSet>, String> {
+    items(lists)
         .map(|item| {
             let subnet = Cidr::masked(item).map_err(|error| format!("pod-cidr: {error}"))?;
             RangeSet::of_cidr(subnet).map_err(|error| format!("pod-cidr: {error}"))
         })
-        .collect::<Result<_, String>>()?;
+        .collect()
+}
+
+/// Converts the keys; the error is that of the first invalid one.
+fn configuration(keys: &Keys) -> Result<Configuration, String> {
     let network = Network {
         name: value("network", "default")?,
         bridge: value("bridge", keys.bridge.as_deref().unwrap_or("cbr0"))?,
-        ranges,
+        ranges: ranges(&keys.pod_cidr)?,
         routes: Vec::new(),
         default_route: true,
         mtu: keys.mtu.filter(|mtu| *mtu > 0),

@@ -1,5 +1,7 @@
 //! Tests of `viaductctl doctor`: each check on a root directory of its own.
 
+mod pod_cidrs;
+
 use api::{Degraded, FeatureView, NetworkView, Version};
 use model::DegradedReason;
 use planner::{DefaultState, DroppingDefault, ForwardingMode};
@@ -263,7 +265,13 @@ fn each_state_of_the_unit_is_told_from_the_others() {
     assert_eq!(unit(true).0, Outcome::Info);
     let (outcome, message) = unit(false);
     assert_eq!(outcome, Outcome::Warn);
-    assert!(message.contains("has failed, or was stopped"), "{message}");
+    assert!(message.contains("it was stopped, or killed"), "{message}");
+    root.write("run/viaduct/last-failure", "mtu: 7: too small");
+    let (_, message) = unit(false);
+    assert!(
+        message.ends_with("it has failed: mtu: 7: too small"),
+        "{message}"
+    );
     root.remove("etc/systemd/system/multi-user.target.wants/viaductd.service");
     let (outcome, message) = unit(false);
     assert_eq!(outcome, Outcome::Warn);
@@ -403,33 +411,6 @@ fn a_conflist_for_the_default_network_needs_a_pod_cidr_and_capabilities() {
     let mut served = status();
     served.networks[0].pools.push(api::PoolView::default());
     assert_eq!(names(&served), ["conflist", "capabilities"]);
-}
-
-#[test]
-fn the_pod_cidr_of_the_configuration_is_the_network_that_doctor_checks() {
-    let root = Root::new();
-    let read = || configuration::read(root.files(), "/etc/viaduct/viaductd.toml");
-    let (configured, check) = read();
-    assert_eq!(check.outcome, Outcome::Info, "not installed yet: {check:?}");
-    assert!(configured.intent.networks.is_empty());
-    let text = "pod-cidr = [\"10.213.0.0/20,fd00:1::/64\"]\nbridge = \"br9\"\nforwarding = \"leave\"\nlog-level = \"debug\"\n";
-    root.write("etc/viaduct/viaductd.toml", text);
-    let (configured, check) = read();
-    assert_eq!(check.outcome, Outcome::Ok);
-    assert!(
-        check.message.contains("10.213.0.0/20 and fd00:1::/64"),
-        "{check:?}"
-    );
-    assert_eq!(configured.intent.networks[0].bridge.as_str(), "br9");
-    assert_eq!(configured.forwarding, ForwardingMode::Leave);
-    root.write(
-        "etc/viaduct/viaductd.toml",
-        "pod-cidr = [\"10.213.0.0/33\"]",
-    );
-    let (_, check) = read();
-    assert_eq!(check.outcome, Outcome::Fail);
-    assert!(check.message.contains("pod-cidr: "), "{check:?}");
-    assert!(configuration::parse("forwarding = \"maybe\"").is_err());
 }
 
 #[test]

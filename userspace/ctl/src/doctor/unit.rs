@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use model::NodeCheck;
+use model::{NodeCheck, printable};
 
 use super::files::Files;
 use super::report::Check;
@@ -12,6 +12,8 @@ use super::report::Check;
 const UNIT: &str = "viaductd.service";
 /// Directory that exists where systemd manages the services.
 const SYSTEMD: &str = "run/systemd/system";
+/// Directory of the agent's state in the unit (`RuntimeDirectory=`).
+const RUNTIME_DIRECTORY: &str = "run/viaduct";
 /// Directories of units, by precedence (`systemd.unit(5)`).
 const DIRECTORIES: [&str; 5] = [
     "etc/systemd/system",
@@ -52,8 +54,11 @@ pub(super) fn check(files: Files<'_>, serves: bool) -> Option<Check> {
             Check::info(NodeCheck::Unit, text)
         }
         (true, false) => {
-            let text =
-                format!("{unit} is enabled, but does not run: it has failed, or was stopped");
+            let why = match last_failure(files) {
+                Some(reason) => format!("it has failed: {reason}"),
+                None => "it was stopped, or killed".to_owned(),
+            };
+            let text = format!("{unit} is enabled, but does not run: {why}");
             Check::warn(NodeCheck::Unit, text)
         }
         (false, runs) => {
@@ -64,6 +69,12 @@ pub(super) fn check(files: Files<'_>, serves: bool) -> Option<Check> {
             Check::warn(NodeCheck::Unit, text).with_advice(advice)
         }
     })
+}
+
+/// Returns the error that ended the unit's last agent. An agent that serves removes it.
+fn last_failure(files: Files<'_>) -> Option<String> {
+    let reason = files.read(&format!("{RUNTIME_DIRECTORY}/{}", api::LAST_FAILURE))?;
+    (!reason.is_empty()).then(|| printable(&reason).into_owned())
 }
 
 /// Returns the maximum of open files that the unit sets: `LimitNOFILE=` of its file and drop-ins,

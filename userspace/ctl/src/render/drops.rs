@@ -4,7 +4,7 @@ use api::{DropEvent, EndsView};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::pod_name;
+use super::format::pod_name;
 
 /// Renders an event as one line: time, pod, program, reason, packet; and, if `with_advice`, a line
 /// with what to do.
@@ -85,7 +85,7 @@ pub(super) fn timestamp(at_ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::{Event, EventOutcome};
+    use api::{Event, EventOutcome, PodView};
 
     use crate::render::event;
 
@@ -94,12 +94,22 @@ mod tests {
         let add = Event {
             sequence: 7,
             at: 1_790_000_000,
+            time: "2026-09-21T14:13:20Z".to_owned(),
             action: "add".to_owned(),
             subject: "abc/eth0".to_owned(),
+            pod: None,
             outcome: EventOutcome::Done,
             message: String::new(),
             duration_us: 0,
         };
         insta::assert_snapshot!(event(&add), @"2026-09-21T14:13:20Z  add       done       abc/eth0");
+        let of_pod = Event {
+            pod: Some(PodView {
+                namespace: "shop".to_owned(),
+                name: "web-0".to_owned(),
+            }),
+            ..add
+        };
+        insta::assert_snapshot!(event(&of_pod), @"2026-09-21T14:13:20Z  add       done       shop/web-0 (abc/eth0)");
     }
 }

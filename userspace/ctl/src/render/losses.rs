@@ -2,7 +2,8 @@
 
 use api::LossView;
 
-use super::{line, pod_name};
+use super::format::pod_name;
+use super::line;
 
 /// Adds the pods that lost more than 1 % of their packets in the last minute, with the advice for
 /// the main reason; nothing if there are none.

@@ -18,7 +18,7 @@ pub(crate) fn peers(peers: &[PeerView], style: TableStyle) -> String {
             text(&peer.state),
             text(list(&peer.prefixes)),
             text(list(&peer.addresses)),
-            text(list(&peer.via)),
+            text(ways(peer)),
         ])
     });
     let mut table = styled_table(&header, rows, style);
@@ -42,6 +42,13 @@ pub(crate) fn counts(counts: &[PeerCount]) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join(", "))
 }
 
+/// Returns the ways to a peer: next hops, and where a tunnel ends.
+fn ways(peer: &PeerView) -> String {
+    let tunnel = peer.tunnel.as_deref();
+    let tunnel = tunnel.map_or(String::new(), |address| format!(" (tunnel to {address})"));
+    list(&peer.via) + &tunnel
+}
+
 /// Joins items with commas; `-` if there are none, so that the number of columns is constant.
 fn list(items: &[String]) -> String {
     if items.is_empty() {
@@ -62,6 +69,7 @@ mod tests {
             addresses: strings(&["192.0.2.2"]),
             state: state.to_owned(),
             via: strings(via),
+            tunnel: None,
             problems: strings(problems),
         }
     }
@@ -76,11 +84,17 @@ mod tests {
                 &[],
                 &["peer b has no IPv4 address on a link of this node"],
             ),
+            peer("c", "routed", &["via 10.244.2.0 dev viaduct.vx"], &[]),
         ];
-        insta::assert_snapshot!(super::peers(&peers, TableStyle::PLAIN), @r"
+        let listed = peers.map(|peer| PeerView {
+            tunnel: (peer.name == "c").then(|| "203.0.113.3".to_owned()),
+            ..peer
+        });
+        insta::assert_snapshot!(super::peers(&listed, TableStyle::PLAIN), @r"
         PEER  STATE        PREFIXES                   ADDRESSES  ROUTES
         a     routed       10.244.2.0/24,fd00:2::/64  192.0.2.2  via 192.0.2.2 dev eth0
         b     unreachable  10.244.2.0/24,fd00:2::/64  192.0.2.2  -
+        c     routed       10.244.2.0/24,fd00:2::/64  192.0.2.2  via 10.244.2.0 dev viaduct.vx (tunnel to 203.0.113.3)
 
         peer b has no IPv4 address on a link of this node
         ");

@@ -3,7 +3,8 @@
 use api::{PortReservationView, PortView};
 use comfy_table::Row;
 
-use super::{TableStyle, duration, join, number, port, row, styled_table, text};
+use super::format::{duration, join, short_id};
+use super::{TableStyle, number, port, row, styled_table, text};
 
 /// Renders published ports, one line each: all, or only those with number `wanted`. `now` is in
 /// seconds since 1970 (UTC).
@@ -38,7 +39,7 @@ pub(crate) fn ports(
 fn line(view: &PortView, now: u64) -> Row {
     let pod = view.pod.as_ref();
     let pod = pod.map(|pod| format!("{}/{}", pod.namespace, pod.name));
-    let container = super::short_id(&view.container_id);
+    let container = short_id(&view.container_id);
     row([
         text(port(&view.port)),
         text(pod.unwrap_or_else(|| "-".to_owned())),

@@ -1,8 +1,9 @@
 //! Text of each rendered table and line.
 
 use api::{
-    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView, PodView,
-    PoolView, PortReservationView, PortView, ReconcileItem, SandboxView, ShaperView,
+    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, FlowTableView, FlowView,
+    FlowsView, ForwardingView, PodFlowsView, PodView, PoolView, PortReservationView, PortView,
+    ReconcileItem, SandboxView, ShaperView,
 };
 
 use super::*;
@@ -12,7 +13,7 @@ fn list(attachments: &[AttachmentView]) -> String {
 }
 
 fn flows(view: &FlowsView) -> String {
-    super::flows(view, TableStyle::PLAIN)
+    super::flows(view, None, TableStyle::PLAIN)
 }
 
 fn flow_table(view: &FlowTableView) -> String {
@@ -178,6 +179,7 @@ fn healthy() -> Status {
         attachments: 2,
         last_reconcile: Some(Reconcile {
             finished_at: 1_800_000_000,
+            finished_time: "2027-01-15T08:00:00Z".to_owned(),
             duration_ms: 12,
             items: Vec::new(),
         }),
@@ -243,6 +245,7 @@ fn status_shows_every_degradation_before_anything_else() {
         ],
         last_reconcile: Some(Reconcile {
             finished_at: 1_800_000_000,
+            finished_time: "2027-01-15T08:00:00Z".to_owned(),
             duration_ms: 340,
             items: vec![
                 item("default/c1/eth0", Outcome::Repaired, "bridge port was down"),
@@ -297,6 +300,8 @@ fn outward() -> FlowView {
         protocol: "tcp".into(),
         kind: "masqueraded".into(),
         state: "established".into(),
+        path: "offloaded".into(),
+        stack_reason: String::new(),
         seen: ends("10.244.0.2:40000", "198.51.100.7:443"),
         translated: ends("192.0.2.1:50001", "198.51.100.7:443"),
         age_seconds: 3_700,
@@ -315,6 +320,8 @@ fn each_flow_is_one_line_with_pod_tuples_state_and_traffic() {
         protocol: "udp".into(),
         kind: "published".into(),
         state: "single".into(),
+        path: "stack".into(),
+        stack_reason: "not established".into(),
         seen: ends("[2001:db8::7]:33000", "[2001:db8::1]:8080"),
         translated: ends("[2001:db8::7]:33000", "[fd00::3]:80"),
         age_seconds: 9,
@@ -334,11 +341,13 @@ fn each_flow_is_one_line_with_pod_tuples_state_and_traffic() {
         translated: ends("198.51.100.7", "10.244.0.2"),
         protocol: "47".into(),
         state: "other".into(),
+        path: String::new(),
         ..outward()
     };
     insta::assert_snapshot!(flows(&FlowsView {
         flows: vec![outward(), inward, nodes, direct],
         matching: 4,
+        stack_reasons: vec!["table ip house has rules".into(), "another rule".into()],
         ..FlowsView::default()
     }));
 }
@@ -372,6 +381,7 @@ fn published() -> Vec<PortView> {
         }),
         state: "attached".into(),
         since: 1_700_000_000,
+        since_time: "2023-11-14T22:13:20Z".to_owned(),
         claims: vec![
             claim("0.0.0.0:8080", "socket"),
             claim("[::]:8080", "nothing"),

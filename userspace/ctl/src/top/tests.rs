@@ -1,10 +1,15 @@
 //! Contents of the terminal, cell by cell.
 
-use api::{BandwidthView, CounterView, PodView};
+use api::{AttachmentView, BandwidthView, CounterView, LimitView, PodView};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::Color;
 
+use super::rates::{of_pod, per_second};
+use super::screen::plain;
 use super::*;
+use crate::render::bits;
 
 fn limited(rate: u64, passed_bytes: u64, dropped_packets: u64) -> LimitView {
     LimitView {
@@ -53,6 +58,7 @@ fn seconds() -> (Sample, Sample) {
     };
     let counters = CounterView {
         tx_bytes: 250_000_000,
+        tx_dropped: 14,
         ..CounterView::default()
     };
     let mut fresh = attachment("new", "eth0");
@@ -75,46 +81,155 @@ fn seconds() -> (Sample, Sample) {
     (before, now)
 }
 
-#[test]
-fn top_draws_each_direction_as_a_bar_against_its_limit() {
+fn three() -> Vec<PodRates> {
     let (before, now) = seconds();
-    let lines = compare(&before, &now);
-    let mut terminal = Terminal::new(TestBackend::new(100, 9)).unwrap();
-    terminal.draw(|frame| draw(frame, &lines)).unwrap();
-    insta::assert_snapshot!(terminal.backend());
+    compare(&before, &now)
+}
+
+/// The three pods, and a hundred with long names of which every tenth has a limit.
+fn hundred_and_three() -> Vec<PodRates> {
+    let more = (0..100_u64).map(|index| {
+        let name = format!("checkout-frontend-7c9d8b6f5-{index:05}");
+        let (before, mut now) = (AttachmentView::default(), attachment(&name, "eth0"));
+        let counters = CounterView {
+            rx_bytes: 1_000_000 * index,
+            ..CounterView::default()
+        };
+        now.counters = Some(counters);
+        if index % 10 == 0 {
+            now.bandwidth.ingress = Some(limited(800_000_000, 0, 0));
+        }
+        of_pod(&before, &now, 1.0)
+    });
+    three().into_iter().chain(more).collect()
+}
+
+fn screen() -> Screen {
+    Screen::new(SortKey::Rate, String::new())
+}
+
+/// Draws the screen on a terminal of this size.
+fn drawn(screen: &mut Screen, pods: &[PodRates], (width, height): (u16, u16)) -> TestBackend {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| screen.draw(frame, pods)).unwrap();
+    terminal.backend().clone()
+}
+
+fn press(screen: &mut Screen, codes: impl IntoIterator<Item = KeyCode>) -> Pressed {
+    let keys = codes
+        .into_iter()
+        .map(|code| screen.press(KeyEvent::new(code, KeyModifiers::NONE)));
+    keys.last().unwrap()
+}
+
+#[test]
+fn top_on_80_columns_without_pods_with_3_and_with_103() {
+    for (name, pods) in [("0", vec![]), ("3", three()), ("103", hundred_and_three())] {
+        let shown = drawn(&mut screen(), &pods, (80, 12));
+        insta::assert_snapshot!(format!("top_80_{name}_pods"), shown);
+    }
+}
+
+#[test]
+fn top_on_120_columns_without_pods_with_3_and_with_103() {
+    for (name, pods) in [("0", vec![]), ("3", three()), ("103", hundred_and_three())] {
+        let shown = drawn(&mut screen(), &pods, (120, 12));
+        insta::assert_snapshot!(format!("top_120_{name}_pods"), shown);
+    }
+}
+
+#[test]
+fn names_of_pods_have_20_columns_on_every_terminal_of_60_or_more() {
+    for width in 60..200 {
+        let shown = drawn(&mut screen(), &hundred_and_three()[3..], (width, 5));
+        let text = shown.to_string();
+        let line = text.lines().nth(2).unwrap();
+        let name = line.trim_matches('"').get(2..).unwrap();
+        let letters = name.split("  ").next().unwrap().trim().chars().count();
+        assert!(letters >= 20, "{width}: {letters} in {line}");
+    }
 }
 
 #[test]
 fn top_once_prints_plain_text() {
-    let (before, now) = seconds();
-    insta::assert_snapshot!(plain(&compare(&before, &now)));
+    let pods = three();
+    insta::assert_snapshot!(plain(&screen().selected(&pods)));
+    assert_eq!(plain(&[]), "No pods.\n");
 }
 
 #[test]
-fn top_bars_are_red_at_the_limit_and_green_below_it() {
-    let (before, now) = seconds();
-    let lines = compare(&before, &now);
-    let mut terminal = Terminal::new(TestBackend::new(100, 9)).unwrap();
-    terminal.draw(|frame| draw(frame, &lines)).unwrap();
-    let buffer = terminal.backend().buffer();
-    let colours: Vec<_> = (2..6)
-        .map(|y| {
-            let bar = (0..100).find(|x| buffer[(*x, y)].symbol() == "█");
-            bar.map(|x| buffer[(x, y)].fg)
-        })
-        .collect();
-    assert_eq!(colours[..2], [Some(Color::Red), Some(Color::Green)]);
-    assert_eq!(colours[2..], [None, None], "till has no limit");
+fn top_marks_pods_at_their_limit_in_red() {
+    let shown = drawn(&mut screen(), &three(), (120, 9));
+    let line_of = |name: &str| {
+        let text = shown.to_string();
+        let line = text.lines().position(|line| line.contains(name)).unwrap();
+        u16::try_from(line).unwrap()
+    };
+    let colours = |name: &str| {
+        let line = line_of(name);
+        let bars = (0..120).filter(|x| shown.buffer()[(*x, line)].symbol() == "█");
+        let mut colours: Vec<Color> = bars.map(|x| shown.buffer()[(x, line)].fg).collect();
+        colours.dedup();
+        (shown.buffer()[(0, line)].symbol().to_owned(), colours)
+    };
+    assert_eq!(
+        colours("cart"),
+        ("!".to_owned(), vec![Color::Red, Color::Green])
+    );
+    assert_eq!(colours("till"), (" ".to_owned(), vec![]));
+    assert_eq!(colours("new"), ("!".to_owned(), vec![Color::Red]));
 }
 
 #[test]
-fn top_draws_an_empty_node_and_a_narrow_terminal() {
-    let mut terminal = Terminal::new(TestBackend::new(12, 2)).unwrap();
-    terminal.draw(|frame| draw(frame, &[])).unwrap();
-    let (before, now) = seconds();
-    terminal
-        .draw(|frame| draw(frame, &compare(&before, &now)))
-        .unwrap();
+fn top_draws_a_terminal_of_any_size() {
+    for width in 1..40 {
+        for height in 1..6 {
+            drawn(&mut screen(), &[], (width, height));
+            drawn(&mut screen(), &three(), (width, height));
+        }
+    }
+}
+
+#[test]
+fn keys_sort_filter_and_scroll_the_pods() {
+    let pods = hundred_and_three();
+    let mut screen = screen();
+    let first = |screen: &mut Screen| {
+        let text = drawn(screen, &pods, (80, 13)).to_string();
+        text.lines().nth(2).unwrap()[3..].trim().to_owned()
+    };
+    assert!(first(&mut screen).starts_with("till-"), "busiest first");
+    press(&mut screen, [KeyCode::Down, KeyCode::Down]);
+    let third = first(&mut screen);
+    press(&mut screen, [KeyCode::Up]);
+    assert_ne!(first(&mut screen), third);
+    press(&mut screen, [KeyCode::End]);
+    let text = drawn(&mut screen, &pods, (80, 13)).to_string();
+    assert!(text.contains("94-103 of 103"), "{text}");
+    press(&mut screen, [KeyCode::PageUp]);
+    let text = drawn(&mut screen, &pods, (80, 13)).to_string();
+    assert!(text.contains("84-93 of 103"), "{text}");
+    // The first pod by each key.
+    press(&mut screen, [KeyCode::Home]);
+    let mut firsts = Vec::new();
+    for _ in 0..5 {
+        press(&mut screen, [KeyCode::Char('s')]);
+        firsts.push((screen.selected(&pods)[0].pod.clone(), screen.sort_name()));
+    }
+    let names: Vec<&str> = firsts.iter().map(|(_, sort)| *sort).collect();
+    assert_eq!(names, ["tx", "rx", "drops", "name", "rate"]);
+    assert!(firsts[1].0.ends_with("00099") && firsts[2].0 == "shop/cart");
+    assert!(firsts[3].0 == "shop/cart" && firsts[4].0.starts_with("till-"));
+    press(&mut screen, "/carq".chars().map(KeyCode::Char));
+    press(&mut screen, [KeyCode::Backspace, KeyCode::Char('t')]);
+    assert_eq!(screen.selected(&pods).len(), 1);
+    press(&mut screen, [KeyCode::Enter, KeyCode::Char('/')]);
+    press(&mut screen, [KeyCode::Char('x')]);
+    let text = drawn(&mut screen, &pods, (80, 13)).to_string();
+    assert!(text.contains("No pod has \"cartx\""), "{text}");
+    assert_eq!(press(&mut screen, [KeyCode::Esc]), Pressed::Redraw);
+    assert_eq!(screen.selected(&pods).len(), 103);
+    assert_eq!(press(&mut screen, [KeyCode::Esc]), Pressed::Quit);
 }
 
 #[test]
@@ -148,8 +263,8 @@ fn top_ignores_what_a_limit_counted_before_it_was_set() {
     let mut now = before.clone();
     now.counters = counters(2_000);
     now.bandwidth.egress = Some(limited(1_000_000, 1 << 40, 1 << 20));
-    let [egress, _] = both(&before, &now, 1.0);
-    assert_eq!((egress.rate, egress.dropped), (8_000.0, 0.0));
+    let rates = of_pod(&before, &now, 1.0);
+    assert_eq!((rates.tx.rate, rates.dropped()), (8_000.0, 0.0));
 }
 
 /// A counter that is smaller than before belongs to another pod.

@@ -26,6 +26,7 @@ fn full_change() -> ConfigChange {
         peers: Some(planner::PeerOptions {
             between_nodes: planner::BetweenNodes::None,
             protocols: BTreeSet::from([12]),
+            tunnel: planner::TunnelOptions::default(),
         }),
         xdp_prefilter: Some(planner::XdpPrefilterMode::Native),
     }

@@ -11,7 +11,7 @@ use abi::maps::{self, MapDef};
 use abi::{Bucket, Limit, PrefixKey};
 use aya::maps::MapInfo;
 use nix::time::{ClockId, clock_gettime};
-use steps::DatapathTables;
+use steps::{DatapathTables, LookupTables};
 
 use crate::ObserveError;
 use crate::bpf::flows::FlowReader;
@@ -29,6 +29,20 @@ pub struct DatapathReader {
     pin: PathBuf,
     flows: FlowReader,
 }
+
+macro_rules! lookups {
+    ($($map:ident: $key:tt, $value:tt, $lookup:ident, $rows:ident;)*) => {
+        impl DatapathReader {
+            /// Copies the table of each lookup in the list of maps.
+            fn lookups(&self) -> io::Result<LookupTables> {
+                Ok(LookupTables {
+                    $($rows: self.hash(&maps::$map)?,)*
+                })
+            }
+        }
+    };
+}
+abi::for_each_lookup!(lookups);
 
 impl DatapathReader {
     /// Makes a reader of the tables that are pinned below `bpffs`.
@@ -70,12 +84,7 @@ impl DatapathReader {
         Ok(DatapathTables {
             settings: self.first(&maps::SETTINGS)?,
             pods: self.array(&maps::PODS, |pod| pod.generation != 0)?,
-            interfaces: self.hash(&maps::INTERFACES)?,
-            endpoints: self.hash(&maps::ENDPOINTS)?,
-            hostports: self.hash(&maps::HOSTPORTS)?,
-            networks: self.hash(&maps::NETWORKS)?,
-            egress: self.hash(&maps::EGRESS)?,
-            uplinks: self.hash(&maps::UPLINKS)?,
+            lookups: self.lookups()?,
             locals: self.hash(&maps::LOCALS)?.into_keys().collect(),
             prefixes: self.prefixes()?,
             limits: self.array(&maps::LIMITS, |limit| limit.price != 0)?,

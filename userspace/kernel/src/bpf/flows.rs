@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use abi::{Flow, PendingCounters, Tuple, maps};
+use abi::{Flow, Offloaded, PendingCounters, Settings, SettingsFlags, Tuple, maps};
 use nix::time::{ClockId, clock_gettime};
 use steps::FlowTable;
 
 use crate::ObserveError;
-use crate::bpf::map::{self, Hash, List, Wire};
+use crate::bpf::map::{self, ANY, Hash, List, Wire};
 use crate::bpf::{batch, pinned_maps, pins};
-use crate::error::Attempt as _;
+use crate::error::{Attempt as _, io_error};
 
 /// Reads the pinned flow table; works while no agent is running.
 #[derive(Clone, Debug)]
@@ -34,8 +34,26 @@ impl FlowReader {
     /// Reads all flows. Flows that are created or removed meanwhile may be missing, or have one of
     /// their two entries.
     pub fn read(&self) -> Result<FlowTable, ObserveError> {
-        let table = self.entries();
+        let table = self.entries().and_then(|table| self.with_paths(table));
         let table = table.attempt(|| format!("read the flow table {}", self.pin.display()))?;
+        Ok(table)
+    }
+
+    /// Adds what decides how the packets of flows get through the node.
+    fn with_paths(&self, mut table: FlowTable) -> io::Result<FlowTable> {
+        let only_element: List<Settings> = map::open(&self.pin, &maps::SETTINGS)?;
+        let settings = only_element
+            .get(&0, ANY)
+            .map_err(|error| io_error(&error))?
+            .0;
+        table.bypasses = settings.flags & SettingsFlags::BYPASS != 0;
+        if settings.flags & SettingsFlags::OFFLOAD != 0 {
+            let offloaded: Hash<Tuple, Offloaded> = map::open(&self.pin, &maps::OFFLOADED)?;
+            let entries = batch::list(&offloaded)?.into_iter();
+            table.offloaded = entries
+                .map(|(tuple, decision)| (tuple.0, decision.0))
+                .collect();
+        }
         Ok(table)
     }
 
@@ -50,6 +68,7 @@ impl FlowReader {
         Ok(FlowTable {
             entries,
             now: u32::try_from(now.tv_sec()).unwrap_or(u32::MAX),
+            ..FlowTable::default()
         })
     }
 

@@ -1,13 +1,15 @@
 //! A table whose entries the planner plans: keys and values between the planner's types and a map.
 
 use std::io;
+use std::net::IpAddr;
 
+use abi::Address;
 use abi::maps::MapDef;
 use aya::Ebpf;
 use steps::{Entries, Entry, EntryKey, LinkRef};
 
-use crate::bpf::batch;
 use crate::bpf::map::{ANY, Hash, Layout, Wire, present, removed, take, written};
+use crate::bpf::{batch, encoding};
 use crate::error::{OpenError, is_gone};
 use crate::netlink::ifindex::Names;
 
@@ -50,6 +52,90 @@ pub(crate) trait Rows {
     /// Returns the planner's entry.
     fn read(value: &Self::Value, link: &dyn Fn(u32) -> LinkRef) -> Entry;
 }
+
+/// Key of a hash that stands for the one field of the planner's key.
+pub(crate) trait RowKey: Layout {
+    /// Type of the field.
+    type Planned;
+
+    /// Returns the map's key.
+    fn of(names: &Names, planned: &Self::Planned) -> io::Result<Self>;
+
+    /// Returns the field of the planner's key.
+    fn planned(self, link: &dyn Fn(u32) -> LinkRef) -> Self::Planned;
+}
+
+/// Interface index.
+impl RowKey for u32 {
+    type Planned = LinkRef;
+
+    fn of(names: &Names, link: &LinkRef) -> io::Result<Self> {
+        names.index_of(link)
+    }
+
+    fn planned(self, link: &dyn Fn(u32) -> LinkRef) -> LinkRef {
+        link(self)
+    }
+}
+
+impl RowKey for Address {
+    type Planned = IpAddr;
+
+    fn of(_: &Names, address: &IpAddr) -> io::Result<Self> {
+        Ok(encoding::address(*address))
+    }
+
+    fn planned(self, _: &dyn Fn(u32) -> LinkRef) -> IpAddr {
+        encoding::ip(self)
+    }
+}
+
+/// Declares [`Rows`] whose values are an expression of the planner's entry, and the other way
+/// round. Each line is `Rows = MAP<Key, Value>[kind of key] { entry => value, value => entry }`.
+macro_rules! rows {
+    ($(
+        $(#[$doc:meta])*
+        $rows:ident = $map:ident<$key:ty, $value:ty>[$kind:ident] {
+            $entry:pat => $written:expr,
+            $row:pat => $read:expr $(,)?
+        }
+    )*) => {
+        $(
+            $(#[$doc])*
+            pub(crate) struct $rows;
+
+            impl $crate::bpf::table::Rows for $rows {
+                type Key = $key;
+                type Value = $value;
+                const MAP: abi::maps::MapDef<$key, $value> = abi::maps::$map;
+
+                fn key(names: &Names, key: &EntryKey) -> Option<io::Result<$key>> {
+                    let EntryKey::$kind(planned) = key else {
+                        return None;
+                    };
+                    Some($crate::bpf::table::RowKey::of(names, planned))
+                }
+
+                fn value(_: &Names, entry: &Entry) -> Option<io::Result<$value>> {
+                    let $entry = entry else {
+                        return None;
+                    };
+                    Some(Ok($written))
+                }
+
+                fn read_key(key: $key, link: &dyn Fn(u32) -> LinkRef) -> Option<EntryKey> {
+                    let planned = $crate::bpf::table::RowKey::planned(key, link);
+                    Some(EntryKey::$kind(planned))
+                }
+
+                fn read($row: &$value, _: &dyn Fn(u32) -> LinkRef) -> Entry {
+                    $read
+                }
+            }
+        )*
+    };
+}
+pub(crate) use rows;
 
 /// A table that is one hash.
 pub(crate) struct HashTable<R: Rows>(pub(crate) Hash<R::Key, R::Value>);

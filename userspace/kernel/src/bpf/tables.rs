@@ -1,30 +1,32 @@
 //! The datapath's tables: one for each kind of [`EntryKey`], and the maps that only the agent's
 //! reports and the sweep use.
+//!
+//! Rows of a hash whose values are one expression are declared here, all others in a file each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 
-use abi::maps;
+use abi::{Address, maps};
 use aya::Ebpf;
 use model::IfName;
 use steps::{Entries, Entry, EntryKey, LinkRef};
 
+use crate::bpf::encoding::{self, address_or_any, ip_or_none};
 use crate::bpf::map::{ANY, Hash, List, PerCpu, Wire, take, written};
-use crate::bpf::table::{HashTable, Table};
+use crate::bpf::table::{HashTable, Table, rows};
 use crate::error::{OpenError, io_error};
 use crate::netlink::ifindex::Names;
 
-mod egress;
 mod endpoints;
 mod hostports;
-mod interfaces;
 mod limits;
-mod locals;
 mod networks;
 pub(crate) mod pods;
 mod prefixes;
 mod settings;
 mod shaped_subnets;
+mod tunnel_peers;
 mod uplinks;
 
 /// Declares the table of each kind of key: the compiler requires one for each.
@@ -70,15 +72,52 @@ macro_rules! planned {
 planned! {
     Pod in pods: pods::Pods;
     Limit in limits: limits::Limits;
-    Interface in interfaces: HashTable<interfaces::Interfaces>;
+    Interface in interfaces: HashTable<Interfaces>;
     Endpoint in endpoints: HashTable<endpoints::Endpoints>;
     Hostport in hostports: HashTable<hostports::Hostports>;
     Network in networks: HashTable<networks::Networks>;
-    Egress in egress: HashTable<egress::Egress>;
+    Egress in egress: HashTable<Egress>;
     Uplink in uplinks: HashTable<uplinks::Uplinks>;
-    Local in locals: HashTable<locals::Locals>;
+    Local in locals: HashTable<Locals>;
     Prefix in prefixes: prefixes::Prefixes;
+    TunnelPeer in tunnel_peers: HashTable<tunnel_peers::TunnelPeers>;
     Settings in settings: settings::Settings;
+}
+
+rows! {
+    /// Pods behind host links.
+    Interfaces = INTERFACES<u32, abi::Interface>[Interface] {
+        Entry::Interface { slot, limited } => abi::Interface {
+            pod: *slot,
+            flags: encoding::limited(*limited),
+        },
+        row => Entry::Interface {
+            slot: row.pod,
+            limited: encoding::is_limited(row.flags),
+        },
+    }
+
+    /// Fixed egress addresses of the networks of a bridge.
+    Egress = EGRESS<u32, abi::Egress>[Egress] {
+        Entry::Egress { v4, v6 } => abi::Egress::new(address_or_any(*v4), address_or_any(*v6)),
+        row => Entry::Egress {
+            v4: ip_or_none(row.v4),
+            v6: ip_or_none(row.v6),
+        },
+    }
+
+    /// The node's own addresses.
+    Locals = LOCALS<Address, u32>[Local] {
+        Entry::Local => 1,
+        _ => Entry::Local,
+    }
+}
+
+impl HashTable<Locals> {
+    /// Returns whether an address is one of the node's own.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        self.0.get(&Wire(encoding::address(address)), ANY).is_ok()
+    }
 }
 
 /// All maps that the engine reads or writes.

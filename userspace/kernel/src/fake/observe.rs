@@ -24,6 +24,7 @@ impl Answer<NodeQuery> for World {
         Observed {
             links: self.links.clone(),
             routes: self.all_routes(),
+            tunnels: self.tunnels.clone(),
             sysctls: self.chosen_sysctls(&question.sysctls),
             entries: self.seen_entries(),
             socket_hooks: self.sockets.clone(),

@@ -171,7 +171,7 @@ impl Node {
 
     fn plan_repair(&mut self) -> Repair {
         let observed = self.observe();
-        planner::plan_repair(&self.records, &observed, BOOT)
+        planner::plan_repair(&self.records, &observed, BOOT, 0)
     }
 
     /// Converges the node, then repairs all attachments.

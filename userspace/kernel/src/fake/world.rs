@@ -10,8 +10,9 @@ use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use steps::{
     AttachedPrefilter, BridgeSpec, CheckFacts, Entries, ForwardTables, ForwardingStep, Link,
-    LinkKind, NetfilterState, NetfilterStep, NodeLink, PodSide, PodSpec, PortReservation,
-    PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
+    LinkKind, NetfilterState, NetfilterStep, NodeLink, ObservedTunnel, PodSide, PodSpec,
+    PortReservation, PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey,
+    VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -26,6 +27,7 @@ pub(super) struct World {
     pub(super) links: BTreeMap<IfName, NodeLink>,
     /// Added routes. The subnet routes of addresses are derived from the addresses.
     pub(super) routes: Vec<RouteEntry>,
+    pub(super) tunnels: BTreeMap<IfName, ObservedTunnel>,
     pub(super) sysctls: BTreeMap<SysctlKey, String>,
     /// Table entries, with links by index as in the maps.
     pub(super) entries: Entries,
@@ -58,6 +60,7 @@ impl World {
         let mut world = Self {
             links: BTreeMap::new(),
             routes: Vec::new(),
+            tunnels: BTreeMap::new(),
             sysctls: first_sysctls(),
             entries: Entries::new(),
             held: PortReservations::new(),
@@ -141,6 +144,7 @@ impl World {
             }
             Step::Forwarding(step) => self.write_rules(step),
             Step::ChangeRoutes(changes) => self.change_routes(changes),
+            Step::Tunnel(step) => self.execute_tunnel(step),
             Step::Announce(_) | Step::Sweep => Ok(()),
         }
     }
@@ -332,6 +336,7 @@ impl World {
             return;
         };
         self.routes.retain(|route| route.link != link.index);
+        self.tunnels.remove(name);
         self.delete_ends_of(link.index);
         let infix = format!("/conf/{name}/");
         self.sysctls.retain(|key, _| !key.0.contains(&infix));

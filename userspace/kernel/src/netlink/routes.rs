@@ -41,19 +41,28 @@ pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Routing> {
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
-        let routes = routes(netlink, query)?;
-        if routes.iter().any(|route| route.header.tos != 0) {
+        let (mut by_tos, mut multipath) = (false, false);
+        let entries = netlink.dump_as(&Message::GetRoute(query), |message, entries| {
+            let Message::NewRoute(route) = message else {
+                return;
+            };
+            by_tos |= route.header.tos != 0;
+            multipath |= may_be_multipath(&route);
+            if is_unicast(&route) {
+                entries.extend(next_hops(&route));
+            }
+        })?;
+        if by_tos {
             let words = "routing: a route matches the TOS";
             routing.by_tos.insert(words.to_owned());
         }
-        let unicast = routes.iter().filter(|route| is_unicast(route));
-        routing.entries.extend(unicast.flat_map(next_hops));
+        routing.entries.extend(entries);
         let rules = rules(netlink, family)?;
         if rules.iter().any(matches_tos) {
             let words = "routing: a rule matches the TOS or DSCP";
             routing.by_tos.insert(words.to_owned());
         }
-        routing.by_port |= routes.iter().any(may_be_multipath) || rules.iter().any(matches_ports);
+        routing.by_port |= multipath || rules.iter().any(matches_ports);
     }
     Ok(routing)
 }

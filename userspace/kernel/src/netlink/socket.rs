@@ -155,8 +155,18 @@ impl Netlink {
 
     /// Returns all objects that `message` requests.
     pub(crate) fn dump(&mut self, message: &Message) -> io::Result<Vec<Message>> {
+        self.dump_as(message, |object, objects| objects.push(object))
+    }
+
+    /// Returns what `convert` adds to the list for each object that `message` requests. A decoded
+    /// message takes several times the memory of what most callers read of it.
+    pub(crate) fn dump_as<T>(
+        &mut self,
+        message: &Message,
+        mut convert: impl FnMut(Message, &mut Vec<T>),
+    ) -> io::Result<Vec<T>> {
         for _ in 0..DUMP_TRIES {
-            if let Some(objects) = self.dump_once(message.clone())? {
+            if let Some(objects) = self.dump_once(message.clone(), &mut convert)? {
                 return Ok(objects);
             }
         }
@@ -166,7 +176,11 @@ impl Netlink {
         ))
     }
 
-    fn dump_once(&mut self, message: Message) -> io::Result<Option<Vec<Message>>> {
+    fn dump_once<T>(
+        &mut self,
+        message: Message,
+        convert: &mut impl FnMut(Message, &mut Vec<T>),
+    ) -> io::Result<Option<Vec<T>>> {
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
         let mut bytes = Vec::new();
         self.encode(Request { message, flags }, &mut bytes);
@@ -182,7 +196,7 @@ impl Netlink {
                 }
                 consistent &= header.flags() & NLM_F_DUMP_INTR == 0;
                 match decode(part) {
-                    Ok(NetlinkPayload::InnerMessage(object)) => objects.push(object),
+                    Ok(NetlinkPayload::InnerMessage(object)) => convert(object, &mut objects),
                     Ok(NetlinkPayload::Done(done)) if done.code < 0 => {
                         return Err(io::Error::from_raw_os_error(-done.code));
                     }

@@ -249,16 +249,18 @@ fn node_entry() -> impl Strategy<Value = Step> {
                 mtu: 1500,
                 sources: vec![parse("192.0.2.10/24"), parse("2001:db8::10/64")],
                 open: ethernet,
+                tunnel: ethernet,
             };
             (EntryKey::Uplink(named(name)), entry)
         }),
-        (prefix, any::<[bool; 4]>()).prop_map(
-            |(prefix, [no_masquerade, pods, shared, complete])| {
+        (prefix, any::<[bool; 5]>()).prop_map(
+            |(prefix, [no_masquerade, pods, shared, complete, peer])| {
                 let entry = Entry::Prefix {
                     no_masquerade,
                     pods,
                     shared,
                     complete,
+                    peer,
                 };
                 (EntryKey::Prefix(parse(prefix)), entry)
             }

@@ -166,6 +166,7 @@ fn links_of_key(key: &mut EntryKey) -> Option<&mut LinkRef> {
         | EntryKey::Hostport { .. }
         | EntryKey::Local(_)
         | EntryKey::Prefix(_)
+        | EntryKey::TunnelPeer(_)
         | EntryKey::Settings => None,
     }
 }
@@ -183,6 +184,7 @@ fn links_of_entry(entry: &mut Entry) -> Vec<&mut LinkRef> {
         | Entry::Uplink { .. }
         | Entry::Local
         | Entry::Prefix { .. }
+        | Entry::TunnelPeer
         | Entry::Settings(_) => vec![],
     }
 }

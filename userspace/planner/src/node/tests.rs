@@ -134,7 +134,7 @@ fn sources(own: &[String], fallback: &[&str]) -> Vec<String> {
     let texts: Vec<&str> = own.iter().map(String::as_str).collect();
     let fallback: Vec<_> = fallback.iter().map(|text| parse(text)).collect();
     let link = link(2, LinkKind::Ethernet, &texts);
-    let Entry::Uplink { sources, .. } = crate::uplink::entry(&link, &[], &fallback) else {
+    let Entry::Uplink { sources, .. } = crate::uplink::entry(&link, false, &[], &fallback) else {
         panic!("an uplink's entry is one");
     };
     sources.iter().map(ToString::to_string).collect()
@@ -249,7 +249,8 @@ fn a_bridge_gets_the_configured_egress_addresses() {
 #[test]
 fn a_prefix_of_all_ipv6_does_not_apply_to_ipv4() {
     let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
-    let prefixes = crate::prefix::prefixes(&pods, &pods, &BTreeSet::new(), &[parse("::/0")].into());
+    let (none, all) = (BTreeSet::new(), [parse("::/0")].into());
+    let prefixes = crate::prefix::prefixes(&pods, &pods, &none, &all, &none);
     let of = |text: &str| prefixes[&EntryKey::Prefix(parse(text))].to_string();
     assert_eq!(of("::/0"), "not masqueraded");
     assert_eq!(of("0.0.0.0/0"), "default");
@@ -260,7 +261,8 @@ fn a_prefix_of_all_ipv6_does_not_apply_to_ipv4() {
 fn a_prefix_carries_the_flags_of_all_prefixes_that_cover_it() {
     let pods = [parse("10.1.0.0/24")].into();
     let outside = [parse("10.0.0.0/8"), parse("10.1.0.128/25")].into();
-    let prefixes = crate::prefix::prefixes(&pods, &pods, &BTreeSet::new(), &outside);
+    let prefixes =
+        crate::prefix::prefixes(&pods, &pods, &BTreeSet::new(), &outside, &BTreeSet::new());
     let lines: Vec<String> = prefixes
         .iter()
         .map(|(key, entry)| format!("{key}: {entry}"))
@@ -277,8 +279,8 @@ fn a_prefix_carries_the_flags_of_all_prefixes_that_cover_it() {
 #[test]
 fn the_whole_address_space_covers_every_prefix_of_its_family() {
     let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
-    let prefixes =
-        crate::prefix::prefixes(&pods, &pods, &BTreeSet::new(), &[parse("0.0.0.0/0")].into());
+    let (none, all) = (BTreeSet::new(), [parse("0.0.0.0/0")].into());
+    let prefixes = crate::prefix::prefixes(&pods, &pods, &none, &all, &none);
     let of = |text: &str| prefixes[&EntryKey::Prefix(parse(text))].to_string();
     assert_eq!(of("10.1.0.0/24"), "pods, not masqueraded");
     assert_eq!(of("fd00:1::/64"), "pods");
@@ -291,7 +293,7 @@ fn stale_node_entries_are_removed_and_pod_entries_kept() {
     let stale = [
         (
             EntryKey::Uplink(LinkRef::Gone(44)),
-            crate::uplink::entry(&link(44, LinkKind::Raw, &[]), &[], &[]),
+            crate::uplink::entry(&link(44, LinkKind::Raw, &[]), false, &[], &[]),
         ),
         (EntryKey::Local(parse("203.0.113.1")), Entry::Local),
         (
@@ -301,6 +303,7 @@ fn stale_node_entries_are_removed_and_pod_entries_kept() {
                 pods: false,
                 shared: false,
                 complete: false,
+                peer: false,
             },
         ),
     ];

@@ -177,6 +177,8 @@ fn foreign<'a>(
         });
         let shared = addresses
             .chain(routes)
+            // The gateways are on our tunnels as well.
+            .filter(|(name, _, _)| !observed.tunnels.contains_key(*name))
             .filter(|(name, prefix, _)| !own.contains(*name) && !is_link_local(prefix.network()));
         for (link, prefix, is_in_use) in shared {
             if seen.insert((link, prefix)) {

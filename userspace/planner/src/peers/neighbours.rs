@@ -9,12 +9,13 @@ use steps::{LinkKind, NextHop, Observed, PEER_ROUTE_PROTOCOL, RouteEntry};
 use super::main_routes;
 use crate::own_links::OwnLinks;
 
-/// Routes of the main table by prefix, without ours, and the links that lead to neighbours.
+/// Routes of the main table by prefix, without ours, and the links that lead to neighbours, with
+/// their MTU.
 pub(super) struct Neighbours<'a> {
     routes: BTreeMap<Cidr, &'a RouteEntry>,
     /// Lengths of the prefixes, of IPv4 and of IPv6, the longest first.
     lengths: [Vec<u8>; 2],
-    links: BTreeMap<u32, &'a IfName>,
+    links: BTreeMap<u32, (&'a IfName, u32)>,
 }
 
 impl<'a> Neighbours<'a> {
@@ -38,24 +39,36 @@ impl<'a> Neighbours<'a> {
         Self {
             routes,
             lengths,
-            links: outside.map(|(name, link)| (link.index, name)).collect(),
+            links: (outside.map(|(name, link)| (link.index, (name, link.mtu)))).collect(),
         }
     }
 
     /// Returns the next hop to an address that is on a link: the longest route to it has no
     /// gateway. A default route proves nothing.
     pub(super) fn next_hop(&self, address: IpAddr) -> Option<NextHop> {
-        let lengths = &self.lengths[usize::from(address.is_ipv6())];
-        let longest = lengths
-            .iter()
-            .find_map(|length| self.routes.get(&Cidr::containing(address, *length)?))?;
+        let longest = self.route_to(address)?;
         if longest.gateway.is_some() || longest.destination.prefix_len() == 0 {
             return None;
         }
-        let link = (*self.links.get(&longest.link)?).clone();
+        let (link, _) = self.links.get(&longest.link)?;
+        let link = (*link).clone();
         Some(NextHop {
             gateway: address,
             link,
         })
+    }
+
+    /// Returns the MTU in bytes of the way to an address; `None` where no route leads to it from
+    /// this node.
+    pub(super) fn mtu_to(&self, address: IpAddr) -> Option<u32> {
+        let route = self.route_to(address)?;
+        let (_, mtu) = self.links.get(&route.link)?;
+        Some(route.mtu.map_or(*mtu, |of_route| of_route.min(*mtu)))
+    }
+
+    fn route_to(&self, address: IpAddr) -> Option<&RouteEntry> {
+        let lengths = &self.lengths[usize::from(address.is_ipv6())];
+        let mut longest = lengths.iter();
+        longest.find_map(|length| Some(*self.routes.get(&Cidr::containing(address, *length)?)?))
     }
 }

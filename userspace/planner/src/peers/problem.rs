@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use model::{Cidr, DegradedReason, PeerName};
+use model::{Cidr, DegradedReason, IfName, PeerName};
 
 /// What cannot be applied of a list of peers, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +65,23 @@ pub enum PeerProblem {
         /// Whether the family is IPv4.
         ipv4: bool,
     },
+    /// This node has no route to any address of the peer.
+    NoRoute {
+        /// Name of the peer.
+        peer: PeerName,
+    },
+    /// A link of other software has the name of a tunnel.
+    TunnelTaken {
+        /// The link.
+        link: IfName,
+    },
+    /// This node's entry has another name than the agent is configured with.
+    OwnName {
+        /// Name of the entry.
+        peer: PeerName,
+        /// Configured name.
+        node: PeerName,
+    },
     /// Other software has a route to a prefix.
     RouteTaken {
         /// Name of the peer.
@@ -88,6 +105,10 @@ pub enum PeerProblemKind {
     Conflict,
     /// A peer is not on a link.
     NotOnLink,
+    /// No address of a peer is reached.
+    NoRoute,
+    /// A tunnel cannot be made.
+    Tunnel,
     /// Other software has a route.
     RouteTaken,
     /// Routes have too many prefixes.
@@ -100,6 +121,8 @@ impl PeerProblemKind {
         match self {
             Self::Conflict => DegradedReason::PeerConflict,
             Self::NotOnLink => DegradedReason::PeerNotOnLink,
+            Self::NoRoute => DegradedReason::PeerUnreachable,
+            Self::Tunnel => DegradedReason::TunnelUnavailable,
             Self::RouteTaken => DegradedReason::PeerRouteTaken,
             Self::TooManyRoutes => DegradedReason::TooManyRoutes,
         }
@@ -115,7 +138,10 @@ impl PeerProblem {
             | Self::DuplicateAddress { .. }
             | Self::OverlapsOwn { .. }
             | Self::OverlapsPeer { .. }
-            | Self::ContainsNode { .. } => PeerProblemKind::Conflict,
+            | Self::ContainsNode { .. }
+            | Self::OwnName { .. } => PeerProblemKind::Conflict,
+            Self::NoRoute { .. } => PeerProblemKind::NoRoute,
+            Self::TunnelTaken { .. } => PeerProblemKind::Tunnel,
             Self::NotOnLink { .. } => PeerProblemKind::NotOnLink,
             Self::RouteTaken { .. } => PeerProblemKind::RouteTaken,
             Self::TooManyRoutes { .. } => PeerProblemKind::TooManyRoutes,
@@ -132,8 +158,37 @@ impl PeerProblem {
             | Self::OverlapsPeer { peer, .. }
             | Self::ContainsNode { peer, .. }
             | Self::NotOnLink { peer, .. }
+            | Self::NoRoute { peer }
+            | Self::OwnName { peer, .. }
             | Self::RouteTaken { peer, .. } => Some(peer),
-            Self::TooManyRoutes { .. } => None,
+            Self::TooManyRoutes { .. } | Self::TunnelTaken { .. } => None,
+        }
+    }
+}
+
+impl PeerProblem {
+    /// Writes what prevents a way to a peer.
+    fn write_way(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::NotOnLink { peer, ipv4 } = self {
+            let family = if *ipv4 { "IPv4" } else { "IPv6" };
+            write!(
+                f,
+                "peer {peer} has no {family} address on a link of this node"
+            )
+        } else if let Self::NoRoute { peer } = self {
+            write!(f, "this node has no route to any address of peer {peer}")
+        } else if let Self::TunnelTaken { link } = self {
+            write!(
+                f,
+                "link {link} is not Viaduct's: there is no tunnel until it has another name"
+            )
+        } else if let Self::OwnName { peer, node } = self {
+            write!(
+                f,
+                "this node is {peer} in the list of peers, and {node} by --node-name: tunnels of other nodes do not reach it"
+            )
+        } else {
+            Ok(())
         }
     }
 }
@@ -180,13 +235,10 @@ impl fmt::Display for PeerProblem {
                 f,
                 "peer {peer}: {prefix} contains the node address {address}"
             ),
-            Self::NotOnLink { peer, ipv4 } => {
-                let family = if *ipv4 { "IPv4" } else { "IPv6" };
-                write!(
-                    f,
-                    "peer {peer} has no {family} address on a link of this node"
-                )
-            }
+            Self::NotOnLink { .. }
+            | Self::NoRoute { .. }
+            | Self::TunnelTaken { .. }
+            | Self::OwnName { .. } => self.write_way(f),
             Self::RouteTaken {
                 peer,
                 prefix,

@@ -12,6 +12,8 @@ use super::{PeerPlan, PeerState, plan_peers, unmasqueraded};
 use crate::testing::{link, network, node, parse};
 use crate::{BetweenNodes, NodeIntent, PeerIntent, PeerOptions, Records, plan_node};
 
+mod tunnels;
+
 fn peer(name: &str, prefixes: &[&str], addresses: &[&str]) -> Peer {
     let prefixes: Vec<Cidr> = prefixes.iter().map(|text| parse(text)).collect();
     let addresses: Vec<IpAddr> = addresses.iter().map(|text| parse(text)).collect();

@@ -62,7 +62,7 @@ fn a_wildcard_reservation_overlaps_with_each_address_of_its_family() {
 }
 
 fn repair(attachment: &model::Attachment, observed: &steps::Observed) -> crate::Repair {
-    plan_repair(&World::with(attachment).records, observed, BOOT)
+    plan_repair(&World::with(attachment).records, observed, BOOT, 0)
 }
 
 /// behaviours K31, K35: the wanted reservations are compared with the existing ones, not only with

@@ -25,10 +25,11 @@ proptest! {
         open in cidrs(),
         shared in cidrs(),
         no_masquerade in cidrs(),
+        peers in cidrs(),
         bits in 0..256_u32,
     ) {
         let address: IpAddr = Ipv4Addr::from_bits(0x0a00_0000 | bits << 16).into();
-        let table = prefixes(&pods, &open, &shared, &no_masquerade);
+        let table = prefixes(&pods, &open, &shared, &no_masquerade, &peers);
         let longest = table.iter().filter_map(|(key, entry)| {
             let EntryKey::Prefix(cidr) = key else { return None };
             cidr.contains(address).then_some((cidr.prefix_len(), entry))
@@ -39,8 +40,9 @@ proptest! {
             pods: any(&pods),
             shared: any(&shared),
             complete: any(&pods) && !any(&shared) && !any(&open),
+            peer: any(&peers),
         };
-        let nothing = Entry::Prefix { no_masquerade: false, pods: false, shared: false, complete: false };
+        let nothing = Entry::Prefix { no_masquerade: false, pods: false, shared: false, complete: false, peer: false };
         prop_assert_eq!(longest.unwrap_or(nothing), expected);
     }
 }

@@ -19,7 +19,7 @@ fn repair(state: State, spoil: impl FnOnce(&mut Observed)) -> Repair {
     world.remember(&attachment, state);
     let mut observed = seen(&attachment);
     spoil(&mut observed);
-    plan_repair(&world.records, &observed, BOOT)
+    plan_repair(&world.records, &observed, BOOT, 0)
 }
 
 fn finding(repair: &Repair) -> &Finding {
@@ -109,7 +109,7 @@ fn a_record_of_another_boot_is_released_without_a_step() {
     let attachment = published();
     let mut world = World::empty();
     world.remember(&attachment, State::Attached);
-    let repair = plan_repair(&world.records, &node(), "boot-2");
+    let repair = plan_repair(&world.records, &node(), "boot-2", 0);
     assert_eq!(
         detach_plan(&repair),
         (Reason::OtherBoot, "nothing to do".to_owned())
@@ -132,7 +132,7 @@ fn entries_without_a_record_are_removed() {
     );
     let local = (EntryKey::Local(parse("192.0.2.10")), Entry::Local);
     observed.entries.extend([free, gone, local]);
-    let repair = plan_repair(&World::empty().records, &observed, BOOT);
+    let repair = plan_repair(&World::empty().records, &observed, BOOT, 0);
     assert_snapshot!(repair.stale, @r"
     1. remove hostport 0.0.0.0:8080/tcp
     2. remove hostport [::]:8080/tcp
@@ -162,7 +162,7 @@ fn a_link_that_looks_like_ours_is_reported_and_left_alone() {
     let mut docker = link(20, LinkKind::Veth, &[]);
     docker.alias = Some("docker".to_owned());
     observed.links.insert(parse("veth12345678"), docker);
-    let repair = plan_repair(&World::empty().records, &observed, BOOT);
+    let repair = plan_repair(&World::empty().records, &observed, BOOT, 0);
     let orphans: Vec<String> = repair
         .orphaned_links
         .iter()

@@ -75,7 +75,7 @@ fn a_deprecated_address_is_chosen_only_where_there_is_no_other() {
         let own = ["192.0.2.1/24", "2001:db8::1/64", "2001:db8:1::1/64"];
         let mut link = link(2, LinkKind::Ethernet, &own);
         link.avoided = avoided.iter().map(|text| parse(text)).collect();
-        let Entry::Uplink { sources, .. } = super::entry(&link, &[], &[]) else {
+        let Entry::Uplink { sources, .. } = super::entry(&link, false, &[], &[]) else {
             panic!("an uplink's entry is one");
         };
         sources.iter().map(ToString::to_string).collect()
@@ -96,7 +96,7 @@ fn an_uplinks_mtu_is_that_of_its_narrowest_route() {
             (route.mtu, route.link) = (None, link);
         }
         observed.routes[1].mtu = mtu;
-        let Entry::Uplink { mtu, .. } = super::entry(&eth0, &observed.routes, &[]) else {
+        let Entry::Uplink { mtu, .. } = super::entry(&eth0, false, &observed.routes, &[]) else {
             panic!("no uplink");
         };
         mtu

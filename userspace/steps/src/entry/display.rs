@@ -8,7 +8,7 @@ use super::Entry;
 
 pub(super) fn write_prefix(
     f: &mut fmt::Formatter<'_>,
-    [no_masquerade, pods, shared, complete]: [bool; 4],
+    [no_masquerade, pods, shared, complete, peer]: [bool; 5],
 ) -> fmt::Result {
     f.write_str(match (no_masquerade, pods) {
         (true, true) => "pods, not masqueraded",
@@ -17,7 +17,8 @@ pub(super) fn write_prefix(
         (false, false) => "default",
     })?;
     f.write_str(if shared { ", shared" } else { "" })?;
-    f.write_str(if complete { ", complete" } else { "" })
+    f.write_str(if complete { ", complete" } else { "" })?;
+    f.write_str(if peer { ", of a peer" } else { "" })
 }
 
 pub(super) fn write_settings(f: &mut fmt::Formatter<'_>, settings: &abi::Settings) -> fmt::Result {

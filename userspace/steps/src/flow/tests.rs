@@ -59,6 +59,7 @@ fn table(pairs: impl IntoIterator<Item = [(Tuple, Flow); 2]>) -> FlowTable {
     FlowTable {
         entries: pairs.into_iter().flatten().collect(),
         now: 150,
+        ..FlowTable::default()
     }
 }
 
@@ -77,6 +78,7 @@ fn two_flow_entries_make_one_flow_with_both_tuples_and_counters() {
         original: ends("10.88.0.2:40000", "198.51.100.7:443"),
         translated: ends("192.0.2.1:50001", "198.51.100.7:443"),
         state: FlowState::Established,
+        path: FlowPath::Stack(0),
         age: 50,
         idle: 10,
         sent: Traffic {
@@ -120,8 +122,15 @@ fn a_flow_filter_matches_pods_peers_and_ports_of_either_side() {
         port: Some(port),
         ..FlowFilter::default()
     };
+    let protocols = |protocols: &[u8]| FlowFilter {
+        protocols: Some(protocols.iter().copied().collect()),
+        ..FlowFilter::default()
+    };
     for (filter, taken) in [
         (FlowFilter::default(), 2),
+        (protocols(&[protocol::TCP]), 1),
+        (protocols(&[protocol::TCP, protocol::UDP]), 2),
+        (protocols(&[protocol::ICMP]), 0),
         (pods(1, 7), 1),
         (pods(1, 8), 0),
         (peer("198.51.100.7"), 1),
@@ -192,4 +201,35 @@ fn flow_states_agree_with_the_datapaths_timeouts() {
             assert_eq!(of_state(FlowState::of(one, other, protocol)), chosen);
         }
     }
+}
+
+#[test]
+fn the_path_of_a_flow_is_the_decision_about_its_connection() {
+    let [(original, flow), _] = outward();
+    let decided = |decision, expires, tuple| {
+        let mut table = table([outward()]);
+        let offloaded = Offloaded {
+            decision,
+            expires,
+            ..Offloaded::default()
+        };
+        table.offloaded = [(tuple, offloaded)].into();
+        table.flows().next().unwrap().path
+    };
+    let accepted = Offloaded::ACCEPTED;
+    assert_eq!(decided(accepted, 151, original), FlowPath::Offloaded);
+    assert_eq!(decided(accepted, 150, original), FlowPath::Stack(0), "void");
+    assert_eq!(decided(accepted, 151, flow.translated), FlowPath::Offloaded);
+    assert_eq!(
+        decided(Offloaded::UNREPLIED, 151, original),
+        FlowPath::Offloaded
+    );
+    assert_eq!(
+        decided(Offloaded::BEHIND_NAT, 151, original),
+        FlowPath::Stack(0)
+    );
+    assert_eq!(decided(3, 151, original), FlowPath::Stack(3));
+    let mut table = table([outward()]);
+    table.bypasses = true;
+    assert_eq!(table.flows().next().unwrap().path, FlowPath::Bypass);
 }

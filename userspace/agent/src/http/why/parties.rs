@@ -80,13 +80,10 @@ impl<'a> Parties<'a> {
             None => sender_of(&self.snapshot.tables, &tuple.source),
         };
         Ok(Question {
-            sender,
-            tuple,
             length: query
                 .size
                 .map_or(0, |size| usize::try_from(size).unwrap_or(0)),
-            source_mac: None,
-            icmp: None,
+            ..Question::plain(sender, tuple)
         })
     }
 

@@ -7,6 +7,7 @@ use api::{DropEvent, DropQuery, EndsView, PodView};
 use kernel::DropReport;
 use model::Record;
 
+use crate::clock;
 use crate::http::names;
 
 const ETHERTYPE_ARP: u16 = 0x0806;
@@ -46,8 +47,10 @@ pub(super) fn event(report: &DropReport, owner: Option<&Owner>, now: u64) -> Dro
     let hook = DropHook::ALL
         .into_iter()
         .find(|hook| *hook as u8 == packet.hook);
+    let at_ms = now.saturating_sub(age);
     DropEvent {
-        at_ms: now.saturating_sub(age),
+        at_ms,
+        time: clock::rfc3339_ms(at_ms),
         reason: known.map_or_else(|| reason.to_string(), |reason| reason.name().to_owned()),
         advice: known.map_or("", DropReason::advice).to_owned(),
         count: count.into(),
@@ -106,6 +109,7 @@ fn ends(tuple: &Tuple, has_ports: bool) -> EndsView {
 pub(super) fn gap(missed: u64, next: &DropEvent) -> DropEvent {
     DropEvent {
         at_ms: next.at_ms,
+        time: next.time.clone(),
         reason: "gap".to_owned(),
         count: missed,
         ..DropEvent::default()

@@ -70,6 +70,7 @@ fn class(entry: &Entry) -> Option<u32> {
         pods,
         shared,
         complete,
+        peer,
     } = entry
     else {
         return None;
@@ -79,7 +80,8 @@ fn class(entry: &Entry) -> Option<u32> {
         bit(no_masquerade, PrefixClass::NO_MASQUERADE)
             | bit(pods, PrefixClass::PODS)
             | bit(shared, PrefixClass::SHARED)
-            | bit(complete, PrefixClass::COMPLETE),
+            | bit(complete, PrefixClass::COMPLETE)
+            | bit(peer, PrefixClass::PEER),
     )
 }
 
@@ -89,5 +91,6 @@ fn prefix_entry(class: u32) -> Entry {
         pods: class & PrefixClass::PODS != 0,
         shared: class & PrefixClass::SHARED != 0,
         complete: class & PrefixClass::COMPLETE != 0,
+        peer: class & PrefixClass::PEER != 0,
     }
 }

@@ -35,6 +35,7 @@ impl Rows for Uplinks {
             mtu,
             sources,
             open,
+            tunnel,
         } = entry
         else {
             return None;
@@ -45,7 +46,7 @@ impl Rows for Uplinks {
         let mut uplink = Uplink {
             l2_len: if *ethernet { ETHERNET } else { 0 },
             mtu: *mtu,
-            flags: if *open { UplinkFlags::OPEN } else { 0 },
+            flags: flag(*open, UplinkFlags::OPEN) | flag(*tunnel, UplinkFlags::TUNNEL),
             ..Uplink::default()
         };
         for (row, source) in uplink.sources.iter_mut().zip(sources) {
@@ -73,6 +74,11 @@ impl Rows for Uplinks {
             mtu: uplink.mtu,
             sources: used.take(SOURCES).map(source).collect(),
             open: uplink.flags & UplinkFlags::OPEN != 0,
+            tunnel: uplink.flags & UplinkFlags::TUNNEL != 0,
         }
     }
+}
+
+const fn flag(set: bool, flag: u32) -> u32 {
+    if set { flag } else { 0 }
 }

@@ -1,0 +1,271 @@
+//! Containers of dockerd on networks of the driver viaduct.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::company::{Docker, DockerRelease, has_program};
+use e2e::residue::await_no_residue;
+use e2e::{
+    Agent, Echo, Machine, NODE, Residue, Sandbox, WORLD, connects, skipped, tcp_echo, tcp_source,
+    until,
+};
+use serde_json::{Value, json};
+
+const FLAGS: [&str; 2] = [
+    "--docker-socket=/run/docker/plugins/viaduct.sock",
+    "--docker-state=/run/docker.json",
+];
+/// Options of a network of Viaduct's drivers.
+const DRIVERS: &str = "--driver viaduct --ipam-driver viaduct";
+const SUBNET: &str = "10.7.0.0/24";
+const PUBLISHED: u16 = 8080;
+const PORT: u16 = 80;
+const SERVER: u16 = 7000;
+
+/// A node with an agent and a dockerd.
+struct Scene {
+    docker: Docker,
+    agent: Agent,
+    sandbox: Sandbox,
+    before: Residue,
+}
+
+impl Scene {
+    /// Returns `None` where there is no dockerd.
+    fn new() -> Result<Option<Self>> {
+        for program in ["dockerd", "docker", "runc", "containerd"] {
+            if !has_program(program) {
+                skipped(program);
+                return Ok(None);
+            }
+        }
+        let sandbox = Sandbox::new()?;
+        sandbox.node.call("mkdir -p /run/docker/plugins")?;
+        // First: it mounts the cgroups that the agent's is in.
+        let docker = Docker::without_bridge(&sandbox.node, DockerRelease::Installed)?;
+        let agent = Agent::start(&sandbox.node, &FLAGS)?;
+        let before = Residue::of(&sandbox.node, &[])?;
+        Ok(Some(Self {
+            docker,
+            agent,
+            sandbox,
+            before,
+        }))
+    }
+
+    /// Creates a network, and returns its ID.
+    fn network(&self, name: &str, options: &str) -> Result<String> {
+        let created = self
+            .docker
+            .call(&format!("network create {DRIVERS} {options} {name}"));
+        let id = created.with_context(|| self.docker.log())?;
+        Ok(id.trim().to_owned())
+    }
+
+    /// Starts a container, and returns its namespace.
+    fn run(&self, name: &str, options: &str) -> Result<Machine> {
+        self.docker.run_with(name, options)?;
+        self.docker.namespace(name)
+    }
+
+    /// Returns the IPv4 address of a container, as `docker inspect` shows it.
+    fn address(&self, container: &str, network: &str) -> Result<IpAddr> {
+        let format = format!("{{{{.NetworkSettings.Networks.{network}.IPAddress}}}}");
+        let shown = self
+            .docker
+            .call(&format!("inspect --format {format} {container}"))?;
+        shown
+            .trim()
+            .parse()
+            .with_context(|| format!("{container}: {shown}"))
+    }
+
+    /// Asserts that a connection from the world to the published port is served.
+    fn world_reaches(&self, port: u16) -> Result<()> {
+        let (_, stream) = tcp_source(&self.sandbox.world, 0, at(NODE[0], port))?;
+        tcp_echo(&stream)
+    }
+
+    /// Removes containers and networks, and asserts that nothing is left.
+    fn clean(self, containers: &str, networks: &str) -> Result<()> {
+        self.docker.call(&format!("rm --force {containers}"))?;
+        until("no attachment is left", || {
+            Ok((self.agent.get("/v1/attachments")? == json!([])).then_some(()))
+        })?;
+        self.docker.call(&format!("network rm {networks}"))?;
+        let state: Value = serde_json::from_str(&self.sandbox.node.call("cat /run/docker.json")?)?;
+        ensure!(
+            state["networks"] == json!({}) && state["pools"] == json!({}),
+            "{state}"
+        );
+        await_no_residue(&self.before, &self.sandbox.node)
+    }
+}
+
+fn at(address: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(address, port)
+}
+
+#[test]
+fn docker_run_publishes_ports_and_names_containers() -> Result<()> {
+    let Some(scene) = Scene::new()? else {
+        return Ok(());
+    };
+    let id = scene.network("apps", &format!("--subnet {SUBNET}"))?;
+    let web = scene.run(
+        "web",
+        &format!("--network apps --publish {PUBLISHED}:{PORT}"),
+    )?;
+    let client = scene.run("client", "--network apps")?;
+    let _serving = Echo::start(&web, PORT)?;
+    scene.world_reaches(PUBLISHED)?;
+    let address = scene.address("web", "apps")?;
+    let (seen, _) = tcp_source(&client, 0, at(address, PORT))?;
+    assert_eq!(seen.ip(), scene.address("client", "apps")?);
+    let _world = Echo::start(&scene.sandbox.world, SERVER)?;
+    let (seen, _) = tcp_source(&client, 0, at(WORLD[0], SERVER))?;
+    assert_eq!(seen.ip(), NODE[0]);
+    // By Docker's own name service.
+    let found = scene
+        .docker
+        .call("exec client /bin/busybox ping -c 1 -w 10 web")?;
+    ensure!(found.contains(&address.to_string()), "{found}");
+
+    let inspected: Value = serde_json::from_str(&scene.docker.call("network inspect apps")?)?;
+    assert_eq!(inspected[0]["Driver"], "viaduct");
+    assert_eq!(inspected[0]["IPAM"]["Config"][0]["Subnet"], SUBNET);
+    let containers = inspected[0]["Containers"]
+        .as_object()
+        .context("no containers")?;
+    let mut endpoints = containers
+        .values()
+        .filter_map(|it| it["EndpointID"].as_str());
+    let attachments = scene.agent.get("/v1/attachments")?;
+    let listed = attachments.as_array().context("a list")?;
+    assert_eq!(listed.len(), 2);
+    ensure!(endpoints.all(|endpoint| listed.iter().any(|it| it["containerID"] == endpoint)));
+    assert_eq!(listed[0]["network"], format!("docker-{}", &id[..12]));
+    scene.clean("web client", "apps")
+}
+
+#[test]
+fn containers_on_two_networks_of_docker_reach_both() -> Result<()> {
+    let Some(scene) = Scene::new()? else {
+        return Ok(());
+    };
+    // Their subnets are chosen.
+    scene.network("front", "")?;
+    scene.network("back", "--internal")?;
+    let front = scene.run("front", "--network front")?;
+    let back = scene.run("back", "--network back")?;
+    let both = scene.run("both", "--network front")?;
+    scene.docker.call("network connect back both")?;
+    let _serving = [Echo::start(&front, PORT)?, Echo::start(&back, PORT)?];
+    let addresses = [
+        scene.address("front", "front")?,
+        scene.address("back", "back")?,
+    ];
+    for address in addresses {
+        tcp_source(&both, 0, at(address, PORT))?;
+    }
+    ensure!(!connects(&front, at(addresses[1], PORT)).unwrap_or(false));
+    // An internal network leads nowhere, and has no way around it.
+    let _world = Echo::start(&scene.sandbox.world, SERVER)?;
+    tcp_source(&both, 0, at(WORLD[0], SERVER))?;
+    let routes = back.call("ip route show default")?;
+    ensure!(routes.is_empty(), "{routes}");
+    scene.docker.call("network disconnect back both")?;
+    ensure!(!connects(&both, at(addresses[1], PORT)).unwrap_or(false));
+    scene.clean("front back both", "front back")
+}
+
+#[test]
+fn containers_of_dockerd_survive_the_agent() -> Result<()> {
+    let Some(mut scene) = Scene::new()? else {
+        return Ok(());
+    };
+    scene.network("apps", &format!("--subnet {SUBNET}"))?;
+    let web = scene.run(
+        "web",
+        &format!("--network apps --publish {PUBLISHED}:{PORT}"),
+    )?;
+    let serving = Echo::start(&web, PORT)?;
+    let (_, stream) = tcp_source(&scene.sandbox.world, 0, at(NODE[0], PUBLISHED))?;
+    scene.agent.kill()?;
+    scene.agent.restart()?;
+    tcp_echo(&stream)?;
+    // Both know all of it: another container gets another address, and the port is taken.
+    scene.run("other", "--network apps")?;
+    ensure!(scene.address("other", "apps")? != scene.address("web", "apps")?);
+    let clash = scene.docker.run_with(
+        "clash",
+        &format!("--network apps --publish {PUBLISHED}:{PORT}"),
+    );
+    let clash = format!("{:#}", clash.unwrap_err());
+    ensure!(clash.contains(&PUBLISHED.to_string()), "{clash}");
+    scene.world_reaches(PUBLISHED)?;
+    drop((serving, stream));
+    // A restarted container has its port again.
+    web.unbind()?;
+    scene.docker.call("restart --time 0 web")?;
+    let web = scene.docker.namespace("web")?;
+    let _serving = Echo::start(&web, PORT)?;
+    scene.world_reaches(PUBLISHED)?;
+    scene.clean("web other clash", "apps")
+}
+
+#[test]
+fn options_of_docker_networks_hold() -> Result<()> {
+    let Some(scene) = Scene::new()? else {
+        return Ok(());
+    };
+    let icc = "--opt com.docker.network.bridge.enable_icc=false";
+    let mtu = "--opt com.docker.network.driver.mtu=1400";
+    let ranges = "--ip-range 10.7.0.128/25 --gateway 10.7.0.9 --aux-address printer=10.7.0.128";
+    scene.network("apart", &format!("--subnet {SUBNET} {ranges} {icc} {mtu}"))?;
+    let first = scene.run("first", "--network apart")?;
+    let second = scene.run("second", "--network apart --ip 10.7.0.77")?;
+    assert_eq!(scene.address("first", "apart")?.to_string(), "10.7.0.129");
+    assert_eq!(scene.address("second", "apart")?.to_string(), "10.7.0.77");
+    let route = first.call("ip route show default")?;
+    ensure!(route.contains("via 10.7.0.9 "), "{route}");
+    let link = first.call("ip link show dev eth0")?;
+    ensure!(link.contains("mtu 1400"), "{link}");
+    let _serving = Echo::start(&second, PORT)?;
+    ensure!(!connects(&first, at("10.7.0.77".parse()?, PORT))?);
+    let refused = scene
+        .network("colour", "--opt com.docker.network.colour=blue")
+        .unwrap_err();
+    let refused = format!("{refused:#}");
+    ensure!(
+        refused.contains("com.docker.network.colour=blue"),
+        "{refused}"
+    );
+    scene.clean("first second", "apart")
+}
+
+#[test]
+fn containers_of_docker_have_ipv6() -> Result<()> {
+    let Some(scene) = Scene::new()? else {
+        return Ok(());
+    };
+    scene.network(
+        "both",
+        &format!("--subnet {SUBNET} --ipv6 --subnet fd07::/64"),
+    )?;
+    let web = scene.run(
+        "web",
+        &format!("--network both --publish {PUBLISHED}:{PORT}"),
+    )?;
+    let _serving = Echo::start(&web, PORT)?;
+    for node in NODE {
+        let (_, stream) = tcp_source(&scene.sandbox.world, 0, at(node, PUBLISHED))?;
+        tcp_echo(&stream)?;
+    }
+    let _world = Echo::start(&scene.sandbox.world, SERVER)?;
+    for (world, node) in WORLD.into_iter().zip(NODE) {
+        let (seen, _) = tcp_source(&web, 0, at(world, SERVER))?;
+        assert_eq!(seen.ip(), node);
+    }
+    scene.clean("web", "both")
+}
