@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use anyhow::{Context as _, Result};
 use e2e::chain::{PluginSource, folder};
 use e2e::containers::{Containerd, IMAGE, Podman};
-use e2e::residue::{assert_no_residue, await_no_residue};
+use e2e::residue::await_no_residue;
 use e2e::{Machine, NODE, Residue, Sandbox, program, until};
 use serde_json::{Value, json};
 
@@ -169,7 +169,9 @@ fn kubelets_pods_by_containerd_have_addresses_and_ports_in_both_families() -> Re
     containerd.remove_pod(&again)?;
     // containerd's streaming server is a listener of its own.
     drop(containerd);
-    assert_no_residue(&before, &Residue::of(node, &[])?)
+    // runc's first process is in the node's network namespace and outside of the agent's cgroup:
+    // an agent that has seen it keeps its netfilter table until it looks again.
+    await_no_residue(&before, node)
 }
 
 #[test]

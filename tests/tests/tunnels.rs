@@ -332,12 +332,12 @@ fn a_link_of_other_software_with_the_tunnels_name_stays_and_is_reported() -> Res
     let cluster = Cluster::routed(&AUTO)?;
     let first = &cluster.nodes[0];
     let node = &first.sandbox.node;
-    node.call(&format!("ip link add {TUNNEL} type dummy"))?;
+    node.call(&format!("ip link add {TUNNEL} type bridge"))?;
     first.put_peers(&cluster.others(1))?;
     await_degraded(&first.agent, "link viaduct.vx is not Viaduct's", true)?;
     let shown = node.call(&format!("ip -d link show {TUNNEL}"))?;
     ensure!(
-        shown.contains("dummy") && !shown.contains("alias"),
+        shown.contains("bridge") && !shown.contains("alias"),
         "{shown}"
     );
     first.await_seen_by(&cluster.nodes[1]).unwrap_err();

@@ -37,7 +37,7 @@ pub(crate) mod layouts {
     pub use flow::{ClockEntry, Flow, FlowFlags, PendingCounters, Seen, Tuple};
     pub use fragment::{
         Datagram, DatagramFlags, DatagramRing, FragmentKey, FragmentRange, HELD_PART, HELD_PARTS,
-        HeldFragment, HeldHeader, HeldKey, RANGES, RING, Share,
+        HeldFragment, HeldHeader, HeldKey, LONGEST_HELD, RANGES, RING, Share,
     };
     pub use hostport::{Hostport, HostportKey};
     pub use network::Network;

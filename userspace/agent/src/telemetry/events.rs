@@ -312,7 +312,7 @@ fn log(event: &Event) {
         _ if action == "reconcile" => {}
         _ if action == GAP => tracing::warn!("{message}"),
         EventOutcome::Failed if action == "degraded" => {
-            tracing::warn!(reason = subject, "agent degraded: {message}");
+            log_degradation(subject, message);
         }
         EventOutcome::Repaired if action == "degraded" => {
             tracing::info!(reason = subject, "degradation has ended: {message}");
@@ -327,6 +327,11 @@ fn log(event: &Event) {
             tracing::debug!(action, subject, outcome, "{action} {outcome}: {message}");
         }
     }
+}
+
+/// Logs a degradation that has begun, or that an agent finds when it starts.
+fn log_degradation(reason: &str, message: &str) {
+    tracing::warn!(reason, "agent degraded: {message}");
 }
 
 #[cfg(test)]

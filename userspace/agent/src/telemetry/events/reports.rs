@@ -1,5 +1,6 @@
 //! Events of the engine's reports: repairs, and degradations that begin or end. One that persists
-//! is one event, also over a restart of the agent.
+//! is one event, also over a restart of the agent, which logs it again: the log of each agent has
+//! the degradations that it started with.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use engine::{Degraded, Handle, Item, Outcome, Report};
 use model::DegradedReason;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::{Events, NewEvent};
+use super::{Events, NewEvent, log_degradation};
 use crate::http::names;
 
 /// Action of repairs, and of differences that are not repaired.
@@ -18,10 +19,12 @@ const RECONCILE: &str = "reconcile";
 const DEGRADED: &str = "degraded";
 
 /// Emits an event for each difference that a reconciliation finds, and for each degradation that
-/// begins or ends. Runs until the engine stops.
+/// begins or ends. Logs the degradations that have lasted since an earlier agent. Runs until the
+/// engine stops.
 pub(crate) async fn follow(handle: Handle, events: Arc<Events>) {
     let mut reports = handle.reports();
     let mut reported = Reported::of(&events.history());
+    let mut inherited = reported.degraded.clone();
     let mut next = handle.status().last_reconcile.clone();
     loop {
         if let Some(report) = next.take() {
@@ -30,6 +33,9 @@ pub(crate) async fn follow(handle: Handle, events: Arc<Events>) {
                 .changes(&report, degraded)
                 .into_iter()
                 .for_each(|event| events.emit(event));
+            for ((reason, _), message) in reported.lasting_since(&std::mem::take(&mut inherited)) {
+                log_degradation(reason, message);
+            }
         }
         next = match reports.recv().await {
             Ok(report) => Some(report),
@@ -96,6 +102,16 @@ impl Reported {
         all.extend(without(&self.degraded, &before, EventOutcome::Failed));
         all.extend(without(&before, &self.degraded, EventOutcome::Repaired));
         all
+    }
+
+    /// Returns the degradations of the latest report that were there `before`.
+    fn lasting_since<'a>(
+        &'a self,
+        before: &'a Degradations,
+    ) -> impl Iterator<Item = (&'a (String, String), &'a String)> {
+        self.degraded
+            .iter()
+            .filter(|(key, _)| before.contains_key(*key))
     }
 }
 
@@ -210,6 +226,7 @@ mod tests {
         let right = [("degraded", EventOutcome::Repaired)];
         assert_eq!(changes(&Report::default(), &[]), right);
     }
+
     #[test]
     fn a_restarted_agent_repeats_no_lasting_event_and_reports_what_has_ended() {
         let item = |outcome| Item {
@@ -246,7 +263,11 @@ mod tests {
         let repaired = ("veth1".to_owned(), "repaired");
         let few_left = [few(1)];
         let no_uplink = ("no-uplink".to_owned(), "repaired");
+        let inherited = second.degraded.clone();
         assert_eq!(emit(&mut second, &few_left), [repaired.clone(), no_uplink]);
+        let logged: Vec<_> = second.lasting_since(&inherited).collect();
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert_eq!(logged[0].0.0, "pool-nearly-exhausted");
         let mut third = Reported::of(&events.history());
         let no_uplink = ("no-uplink".to_owned(), "failed");
         let degraded = [few(1), Degraded::NoUplink];
