@@ -112,7 +112,7 @@ fn tunnels_are_made_changed_and_deleted_as_the_fake_kernel_does() {
 fn devices_of_other_software_are_neither_completed_nor_deleted() {
     on_a_node(|node| {
         let mut host = node.host();
-        for kind in ["dummy", "vxlan id 118 dstport 8118 nolearning"] {
+        for kind in ["bridge", "vxlan id 118 dstport 8118 nolearning"] {
             run(&format!("ip link add viaduct.vx type {kind}"));
             let create = TunnelStep::Create(spec("viaduct.vx"));
             let (error, seen) = outcome(&mut host, &create);
