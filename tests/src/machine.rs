@@ -8,6 +8,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
@@ -134,6 +135,15 @@ impl Machine {
             );
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Copies a program. Another process writes it: a child that a parallel test starts would
+    /// inherit an open file of this one, and a file that is open for writing is not executed
+    /// (`ETXTBSY`).
+    pub fn install_program(&self, from: &Path, to: &Path) -> Result<()> {
+        let (from, to) = (from.display(), to.display());
+        self.call(&format!("install -m 755 {from} {to}"))?;
+        Ok(())
     }
 
     /// Does the same as [`Machine::call`], and parses JSON; no output is an empty array.

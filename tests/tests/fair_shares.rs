@@ -142,7 +142,8 @@ fn four_pods_fill_the_flow_table_and_others_open_flows_through_the_stack() -> Re
 
 /// Forged SYNs each second. A busy machine may send fewer: then the flood lasts until as many have
 /// been sent in all, and the rate is measured without the time in which the sender waited for a
-/// CPU.
+/// CPU. Interrupts for the work of others count as the sender's own time, so that rate may be lower
+/// by a fifth.
 const SYNS_PER_SECOND: u32 = 25_000;
 /// A flow table with a budget of 1,024 flows, which the flood uses up in a fraction of a second.
 const SMALL_TABLE: u32 = 8_192;
@@ -216,7 +217,7 @@ fn connect_beside_forged_syns(flooded: Flooded) -> Result<()> {
     println!("{flood:?}");
     ensure!(flood.sent > budget + u64::from(SYNS_PER_SECOND) * 4);
     ensure!(
-        is_slow() || flood.per_second > u64::from(SYNS_PER_SECOND) * 95 / 100,
+        is_slow() || flood.per_second > u64::from(SYNS_PER_SECOND) * 4 / 5,
         "the flood was too slow: {flood:?}"
     );
     Ok(())

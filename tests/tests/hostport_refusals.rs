@@ -101,8 +101,6 @@ fn limited(sandbox: &Sandbox, descriptors: u32) -> Result<Agent> {
         "#!/bin/sh\nulimit -n {descriptors}\nexec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource {} \"$@\"\n",
         agent_program.display()
     );
-    // Another process writes the program: a child that a parallel test starts would inherit an open
-    // file of this one, and a file that is open for writing is not executed (ETXTBSY).
     let draft = "/run/limited.draft";
     sandbox
         .node
@@ -110,7 +108,7 @@ fn limited(sandbox: &Sandbox, descriptors: u32) -> Result<Agent> {
         .run(|| std::fs::write(draft, script))?;
     sandbox
         .node
-        .call(&format!("install -m 755 {draft} {path}"))?;
+        .install_program(draft.as_ref(), path.as_ref())?;
     agent.kill()?;
     agent.replace(path.as_ref());
     agent.restart()?;

@@ -105,7 +105,8 @@ fn static_programs_of_the_packages_run_in_a_root_that_has_nothing_else() -> Resu
         "bin/viaduct-kube",
     ] {
         let root = tempfile::tempdir()?;
-        std::fs::copy(program(path), root.path().join("program"))?;
+        let copy = root.path().join("program");
+        sandbox.node.install_program(&program(path), &copy)?;
         let root = root.path().display().to_string();
         let output = sandbox
             .node

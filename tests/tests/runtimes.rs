@@ -93,11 +93,11 @@ fn podman_works_with_the_reference_bridge_and_viaduct_portmap() -> Result<()> {
         for name in ["bridge", "host-local", "firewall"] {
             symlink(reference.join(name), mixed.join(name))?;
         }
-        for name in ["portmap", "tuning"] {
-            std::fs::copy(program("cni").join(name), mixed.join(name))?;
-        }
         std::io::Result::Ok(())
     })?;
+    for name in ["portmap", "tuning"] {
+        node.install_program(&program("cni").join(name), &mixed.join(name))?;
+    }
     let podman = Podman::new(node, mixed, &podmans_own())?;
     podman.run("web", "--publish 8080:80")?;
     serves(&sandbox, 8080)?;
