@@ -302,7 +302,7 @@ fn a_tunnel_that_other_software_changes_is_repaired() -> Result<()> {
     let forwarding = || shown(&format!("bridge fdb show dev {TUNNEL}"));
     let neighbours = || shown(&format!("ip neigh show dev {TUNNEL} nud permanent"));
     let before = (forwarding()?, neighbours()?);
-    ensure!(before.0.len() == 1 && before.1.len() >= 1, "{before:?}");
+    ensure!(before.0.len() == 1 && !before.1.is_empty(), "{before:?}");
     let mac = before.0[0].split(' ').next().context("a MAC address")?;
     for command in [
         format!("bridge fdb del {mac} dev {TUNNEL}"),

@@ -216,10 +216,10 @@ fn events(agent: &Agent) -> Result<Vec<Value>> {
 fn kept_events(node: &Machine, agent: &Agent) -> Result<Vec<Value>> {
     until("all events are in their file", || {
         let events = events(agent)?;
-        let last = events.last().context("an event")?.to_string();
+        let last = events.last().context("an event")?;
         let text = node.mounts().run(|| fs::read_to_string(EVENTS))?;
         let kept = text.lines().last().map(serde_json::from_str::<Value>);
-        let is_last = kept.is_some_and(|kept| kept.is_ok_and(|kept| kept.to_string() == last));
+        let is_last = kept.is_some_and(|kept| kept.is_ok_and(|kept| kept == *last));
         Ok(is_last.then_some(events))
     })
 }

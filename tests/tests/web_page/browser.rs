@@ -1,4 +1,4 @@
-//! A headless Chromium on a machine, driven by the DevTools protocol through two pipes: JSON
+//! A headless Chromium on a machine, driven by the `DevTools` protocol through two pipes: JSON
 //! messages, each with a zero byte at its end.
 
 use std::fs::{File, OpenOptions};
@@ -60,18 +60,18 @@ impl Browser {
             session: None,
             last: 0,
         };
-        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }))?;
+        let target = browser.call("Target.createTarget", &json!({ "url": "about:blank" }))?;
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
-        let attached = browser.call("Target.attachToTarget", attach)?;
+        let attached = browser.call("Target.attachToTarget", &attach)?;
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
         for domain in ["Page", "Runtime", "Log", "Network"] {
-            browser.call(&format!("{domain}.enable"), json!({}))?;
+            browser.call(&format!("{domain}.enable"), &json!({}))?;
         }
         Ok(browser)
     }
 
     /// Executes a method, and returns its result.
-    pub(crate) fn call(&mut self, method: &str, parameters: Value) -> Result<Value> {
+    pub(crate) fn call(&mut self, method: &str, parameters: &Value) -> Result<Value> {
         self.last += 1;
         let mut message = json!({ "id": self.last, "method": method, "params": parameters });
         if let Some(session) = &self.session {
@@ -101,7 +101,7 @@ impl Browser {
         let parameters = json!({
             "expression": expression, "awaitPromise": true, "returnByValue": true,
         });
-        let result = self.call("Runtime.evaluate", parameters)?;
+        let result = self.call("Runtime.evaluate", &parameters)?;
         let exception = &result["exceptionDetails"];
         ensure!(exception.is_null(), "{expression}: {exception}");
         Ok(result["result"]["value"].clone())
@@ -109,7 +109,7 @@ impl Browser {
 
     /// Loads a page.
     pub(crate) fn navigate(&mut self, url: &str) -> Result<()> {
-        let loaded = self.call("Page.navigate", json!({ "url": url }))?;
+        let loaded = self.call("Page.navigate", &json!({ "url": url }))?;
         ensure!(loaded["errorText"].is_null(), "{url}: {loaded}");
         Ok(())
     }
@@ -119,11 +119,11 @@ impl Browser {
         let size = json!({
             "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500,
         });
-        self.call("Emulation.setDeviceMetricsOverride", size)?;
+        self.call("Emulation.setDeviceMetricsOverride", &size)?;
         let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
         self.call(
             "Emulation.setEmulatedMedia",
-            json!({ "features": [feature] }),
+            &json!({ "features": [feature] }),
         )
         .map(drop)
     }
@@ -131,7 +131,7 @@ impl Browser {
     /// Returns a picture of the whole page as PNG.
     pub(crate) fn screenshot(&mut self) -> Result<Vec<u8>> {
         let parameters = json!({ "format": "png", "captureBeyondViewport": true });
-        let taken = self.call("Page.captureScreenshot", parameters)?;
+        let taken = self.call("Page.captureScreenshot", &parameters)?;
         let text = taken["data"].as_str().context("no picture")?;
         Ok(BASE64_STANDARD.decode(text)?)
     }
