@@ -216,6 +216,21 @@ pub fn peer(number: u8) -> Value {
     })
 }
 
+/// Returns the peers of a large cluster, with addresses in `172.20.0.0/16` and `2001:db8:77::/64`.
+pub fn large_cluster(count: u32) -> Value {
+    (0..count).map(large_cluster_peer).collect()
+}
+
+/// Returns one of the peers of a large cluster.
+pub fn large_cluster_peer(number: u32) -> Value {
+    let (high, low) = (number >> 8, number & 0xff);
+    json!({
+        "name": format!("node-{number}.example.org"),
+        "prefixes": [format!("10.{}.{low}.0/24", 100 + high), format!("fd01:0:{number:x}::/64")],
+        "addresses": [format!("172.20.{high}.{low}"), format!("2001:db8:77::{number:x}")],
+    })
+}
+
 /// Returns the pod CIDRs of a node, IPv4 first.
 fn prefixes(number: u8) -> [String; 2] {
     [

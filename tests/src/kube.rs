@@ -8,8 +8,10 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::api_server::ApiServer;
-use crate::{Machine, Process, program, until};
+use crate::{Agent, Machine, Process, Sandbox, program, until};
 
+/// The Node of the tests with one agent.
+pub const OWN: &str = "node-1";
 /// Address of the API server, on each node.
 pub const API: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6443);
 /// Address of metrics, health and readiness.
@@ -30,6 +32,14 @@ pub const RIGHTS: [&str; 5] = [
     "watch nodes",
     "watch pods",
 ];
+
+/// Starts an agent without pod CIDRs, and `viaduct-kube` for the Node [`OWN`].
+pub fn start(server: &ApiServer, flags: &[&str]) -> Result<(Sandbox, Agent, Kube)> {
+    let sandbox = Sandbox::new()?;
+    let agent = Agent::start_with(&sandbox.node, Vec::new())?;
+    let kube = Kube::start(server, &sandbox.node, OWN, flags)?;
+    Ok((sandbox, agent, kube))
+}
 
 /// A running `viaduct-kube`. Dropping it kills the process.
 #[derive(Debug)]

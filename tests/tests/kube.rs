@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::api_server::{ApiServer, node};
-use e2e::cluster::{Cluster, peer};
-use e2e::kube::{Kube, write_token};
+use e2e::cluster::{Cluster, large_cluster_peer, peer};
+use e2e::kube::{Kube, OWN, start, write_token};
 use e2e::{Agent, Machine, Sandbox, UPLINK, until, until_within};
 use serde_json::Value;
 
-/// The Node of the tests with one agent.
-const OWN: &str = "node-1";
 /// Nodes of the largest cluster.
 const MANY: u32 = 5_000;
 
@@ -43,14 +41,6 @@ fn two_nodes() -> ApiServer {
     server.put_node(numbered(1));
     server.put_node(numbered(2));
     server
-}
-
-/// Starts an agent without pod CIDRs, and `viaduct-kube`.
-fn start(server: &ApiServer, flags: &[&str]) -> Result<(Sandbox, Agent, Kube)> {
-    let sandbox = Sandbox::new()?;
-    let agent = Agent::start_with(&sandbox.node, Vec::new())?;
-    let kube = Kube::start(server, &sandbox.node, OWN, flags)?;
-    Ok((sandbox, agent, kube))
 }
 
 fn routes(node: &Machine) -> Result<Vec<String>> {
@@ -301,28 +291,13 @@ fn two_nodes_with_one_pod_cidr_are_reported_and_the_newer_one_has_it() -> Result
     kube.await_metric("problems{kind=\"overlap\"}", "0")
 }
 
-fn many(number: u32) -> Value {
-    let (high, low) = (number >> 8, number & 0xff);
-    node(
-        &format!("node-{number}.example.org"),
-        &[
-            format!("10.{}.{low}.0/24", 100 + high),
-            format!("fd01:0:{number:x}::/64"),
-        ],
-        &[
-            format!("172.20.{high}.{low}"),
-            format!("2001:db8:77::{number:x}"),
-        ],
-    )
-}
-
 /// Real-sized Nodes of both families, and then ten changes of Nodes a second, most of them
 /// heartbeats.
 #[test]
 fn five_thousand_nodes_with_churn_are_followed_in_little_memory() -> Result<()> {
     let server = two_nodes();
     for number in 0..MANY {
-        server.put_node(many(number));
+        server.put_node(of_peer(&large_cluster_peer(number)));
     }
     let sandbox = Sandbox::new()?;
     let node = &sandbox.node;
@@ -340,9 +315,9 @@ fn five_thousand_nodes_with_churn_are_followed_in_little_memory() -> Result<()> 
     let (listed, peak) = kube.memory()?;
     for number in 0..100 {
         // A heartbeat changes nothing that matters; a new Node does.
-        server.put_node(many(number));
+        server.put_node(of_peer(&large_cluster_peer(number)));
         if number % 10 == 0 {
-            server.put_node(many(MANY + number));
+            server.put_node(of_peer(&large_cluster_peer(MANY + number)));
         }
     }
     await_count(MANY as usize + 11)?;

@@ -3,11 +3,10 @@
 
 use anyhow::{Result, ensure};
 use e2e::api_server::{ApiServer, node};
-use e2e::kube::{API, CONFLIST, Kube, RIGHTS, read, write};
+use e2e::kube::{API, CONFLIST, Kube, OWN, RIGHTS, read, start, write};
 use e2e::{Agent, Config, Machine, Pod, Sandbox, Verb, program, until};
 use serde_json::{Value, json};
 
-const OWN: &str = "node-1";
 const CONDITION: &str = "NetworkUnavailable";
 
 fn own_node() -> Value {
@@ -18,13 +17,6 @@ fn one_node() -> ApiServer {
     let server = ApiServer::new();
     server.put_node(own_node());
     server
-}
-
-fn start(server: &ApiServer, flags: &[&str]) -> Result<(Sandbox, Agent, Kube)> {
-    let sandbox = Sandbox::new()?;
-    let agent = Agent::start_with(&sandbox.node, Vec::new())?;
-    let kube = Kube::start(server, &sandbox.node, OWN, flags)?;
-    Ok((sandbox, agent, kube))
 }
 
 fn await_conflist(node: &Machine, is_there: bool) -> Result<()> {

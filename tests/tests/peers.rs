@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::cluster::{Cluster, peer};
+use e2e::cluster::{Cluster, large_cluster, peer};
 use e2e::{Agent, Machine, Sandbox, UPLINK, patient, until};
 use serde_json::{Value, json};
 
@@ -287,18 +287,6 @@ fn prefixes_of_followed_routes_keep_the_pods_addresses_while_the_routes_exist() 
     seen(e2e::NODE[0])
 }
 
-fn many(count: u32) -> Value {
-    let peers = (0..count).map(|number| {
-        let (high, low) = (number >> 8, number & 0xff);
-        json!({
-            "name": format!("node-{number}.example.org"),
-            "prefixes": [format!("10.{}.{low}.0/24", 100 + high), format!("fd01:0:{number:x}::/64")],
-            "addresses": [format!("172.20.{high}.{low}"), format!("2001:db8:77::{number:x}")],
-        })
-    });
-    peers.collect()
-}
-
 /// Returns the resident memory of the agent in KiB, and its peak.
 fn memory(agent: &Agent) -> Result<(u64, u64)> {
     let pid = agent.pid().context("the agent runs")?;
@@ -337,7 +325,7 @@ fn five_thousand_peers_are_programmed_in_seconds() -> Result<()> {
     ))?;
     agent.put("/v1/peers", "[]")?;
     let (before, _) = memory(&agent)?;
-    write(node, &many(MANY).to_string())?;
+    write(node, &large_cluster(MANY).to_string())?;
     let set = format!("peers set {FILE} -o json");
     let (started, cpu) = (Instant::now(), cpu_time(&agent)?);
     let shown: Value = serde_json::from_str(&agent.ctl(&set)?)?;
@@ -353,7 +341,7 @@ fn five_thousand_peers_are_programmed_in_seconds() -> Result<()> {
     ensure!(after < before + (32 << 10), "{before} → {after} KiB");
 
     // A node that comes changes two routes; a restarted agent finds all of them.
-    let mut fewer = many(MANY);
+    let mut fewer = large_cluster(MANY);
     fewer.as_array_mut().context("a list")?.pop();
     write(node, &fewer.to_string())?;
     agent.ctl(&set)?;
@@ -373,7 +361,7 @@ fn an_agent_that_is_killed_while_it_adds_routes_adds_the_rest_at_its_start() -> 
     node.call(&format!(
         "ip address add 2001:db8:77::ffff/64 dev {UPLINK} nodad"
     ))?;
-    write(node, &many(MANY).to_string())?;
+    write(node, &large_cluster(MANY).to_string())?;
     let request = format!(
         "curl --silent --unix-socket {} --request PUT --data @{FILE} http://v/v1/peers",
         e2e::SOCKET

@@ -3,26 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::cluster::large_cluster;
 use e2e::{Agent, Sandbox, UPLINK, patient};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 const TUNNEL: &str = "viaduct.vx";
 const FILE: &str = "/run/peers.json";
 
 /// Peers of the largest cluster.
 const MANY: u32 = 5_000;
-
-fn many(count: u32) -> Value {
-    let peers = (0..count).map(|number| {
-        let (high, low) = (number >> 8, number & 0xff);
-        json!({
-            "name": format!("node-{number}.example.org"),
-            "prefixes": [format!("10.{}.{low}.0/24", 100 + high), format!("fd01:0:{number:x}::/64")],
-            "addresses": [format!("172.20.{high}.{low}"), format!("2001:db8:77::{number:x}")],
-        })
-    });
-    peers.collect()
-}
 
 fn status_of(agent: &Agent, key: &str) -> Result<u64> {
     let pid = agent.pid().context("the agent runs")?;
@@ -52,7 +41,7 @@ fn five_thousand_tunnelled_peers_are_programmed_in_seconds() -> Result<()> {
     node.call(&format!("ip address add 172.20.255.1/16 dev {UPLINK}"))?;
     agent.put("/v1/peers", "[]")?;
     let before = status_of(&agent, "VmRSS:")?;
-    let text = many(MANY).to_string();
+    let text = large_cluster(MANY).to_string();
     node.mounts().run(|| std::fs::write(FILE, &text))?;
     let (started, cpu) = (Instant::now(), cpu_time(&agent)?);
     let shown: Value = serde_json::from_str(&agent.ctl(&format!("peers set {FILE} -o json"))?)?;

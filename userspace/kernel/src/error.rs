@@ -1,5 +1,6 @@
 //! Errors of the kernel, with a description of the call that failed.
 
+use std::fmt::Display;
 use std::io;
 
 use crate::PortInUse;
@@ -117,6 +118,23 @@ impl Failed {
         Self {
             call: call.into(),
             source: source.into(),
+        }
+    }
+
+    /// Returns the first of the failures among `all` changes of `what`, with their number; `Ok` if
+    /// there is none.
+    pub(crate) fn first_of<C: Display>(
+        what: &str,
+        all: usize,
+        failures: Vec<(C, io::Error)>,
+    ) -> Result<(), Self> {
+        let count = failures.len();
+        match failures.into_iter().next() {
+            None => Ok(()),
+            Some((first, error)) => {
+                let call = format!("change {count} of {all} {what}, the first of them {first}");
+                Err(Self::new(call, error))
+            }
         }
     }
 }

@@ -34,6 +34,7 @@ mod step;
 mod sysctl_key;
 mod tracked_connection;
 mod tunnel;
+mod write_changes;
 mod xdp_prefilter;
 
 pub use announcement::Announcement;

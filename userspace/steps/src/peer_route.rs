@@ -61,19 +61,3 @@ impl fmt::Display for RouteChange {
         }
     }
 }
-
-/// Writes the line of a step with these changes, for people: the first three of them.
-pub(crate) fn write_changes(changes: &[RouteChange], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    const SHOWN: usize = 3;
-    f.write_str("change routes to peers: ")?;
-    for (index, change) in changes.iter().take(SHOWN).enumerate() {
-        if index > 0 {
-            f.write_str(", ")?;
-        }
-        write!(f, "{change}")?;
-    }
-    match changes.len().checked_sub(SHOWN) {
-        Some(rest @ 1..) => write!(f, " and {rest} more"),
-        Some(0) | None => Ok(()),
-    }
-}

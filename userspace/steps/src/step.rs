@@ -18,7 +18,7 @@ pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
 use undo::{set_sysctl, undo_put, undo_remove, undo_reservation};
 pub use vlan::VlanStep;
 
-use crate::peer_route::write_changes;
+use crate::write_changes::write_changes;
 use crate::{
     Announcement, Entry, EntryKey, ForwardingStep, NetfilterStep, PortLeave, PortReservation,
     RouteChange, SocketHook, SysctlKey, TunnelStep, XdpPrefilterStep,
@@ -394,7 +394,7 @@ impl fmt::Display for Step {
             Self::ReleasePort { reservation, .. } => write!(f, "release port {reservation}"),
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
-            Self::ChangeRoutes(changes) => write_changes(changes, f),
+            Self::ChangeRoutes(changes) => write_changes("routes to peers", changes, f),
             Self::Tunnel(step) => step.fmt(f),
             Self::Sweep => f.write_str("remove ended flows"),
             Self::Forwarding(step) => step.fmt(f),

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 
 use model::{IfName, Mac};
 
+use crate::write_changes::write_changes;
+
 /// Alias of the devices: only one with it is ever changed or removed.
 pub const TUNNEL_ALIAS: &str = "viaduct tunnel";
 
@@ -142,22 +144,7 @@ impl fmt::Display for TunnelStep {
             Self::Delete(name) => {
                 write!(f, "delete tunnel {name} if its alias is {TUNNEL_ALIAS:?}")
             }
-            Self::Change(changes) => write_changes(changes, f),
+            Self::Change(changes) => write_changes("tunnels", changes, f),
         }
-    }
-}
-
-fn write_changes(changes: &[TunnelChange], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    const SHOWN: usize = 3;
-    f.write_str("change tunnels: ")?;
-    for (index, change) in changes.iter().take(SHOWN).enumerate() {
-        if index > 0 {
-            f.write_str(", ")?;
-        }
-        write!(f, "{change}")?;
-    }
-    match changes.len().checked_sub(SHOWN) {
-        Some(rest @ 1..) => write!(f, " and {rest} more"),
-        Some(0) | None => Ok(()),
     }
 }

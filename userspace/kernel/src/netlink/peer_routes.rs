@@ -50,16 +50,7 @@ pub(crate) fn change(
             }
         }
     }
-    let count = failures.len();
-    match failures.into_iter().next() {
-        None => Ok(()),
-        Some((first, error)) => {
-            let all = changes.len();
-            let call =
-                format!("change {count} of {all} routes to peers, the first of them {first}");
-            Err(Failed::new(call, error))
-        }
-    }
+    Failed::first_of("routes to peers", changes.len(), failures)
 }
 
 /// Returns the request for one change; `None` where the link of a removed route is gone, and the

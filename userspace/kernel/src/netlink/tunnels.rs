@@ -207,16 +207,7 @@ fn change(netlink: &mut Netlink, names: &Names, changes: &[TunnelChange]) -> Res
             }
         }
     }
-    let count = failures.len();
-    match failures.into_iter().next() {
-        None => Ok(()),
-        Some((first, error)) => {
-            let all = changes.len();
-            let call =
-                format!("change {count} of {all} entries of tunnels, the first of them {first}");
-            Err(Failed::new(call, error))
-        }
-    }
+    Failed::first_of("entries of tunnels", changes.len(), failures)
 }
 
 fn request(index: u32, change: &TunnelChange) -> Request {
