@@ -12,7 +12,6 @@ pub mod programs;
 
 /// The layouts of keys and values, which the crate's root exports.
 pub(crate) mod layouts {
-    mod broadcast;
     mod counter;
     mod dialled;
     mod drop_record;
@@ -30,7 +29,6 @@ pub(crate) mod layouts {
     mod swept;
     mod uplink;
 
-    pub use broadcast::{BROADCASTS, Broadcasts};
     pub use counter::{Counters, Direction, DropCount, PodDropCount, PodDrops};
     pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
     pub use drop_record::{DropHook, DropRecord, DropSampling, DroppedPacket, DroppedPacketFlags};
@@ -148,9 +146,6 @@ macro_rules! for_each_map {
 
             /// Uplink table, by interface index.
             UPLINKS = Hash<u32, Uplink>[64] => uplink in uplinks;
-
-            /// Broadcast addresses of the uplinks' subnets, by interface index.
-            BROADCASTS = Hash<u32, Broadcasts>[64] => broadcasts in broadcasts;
 
             /// The node's own addresses, with the value 1.
             LOCALS = Hash<Address, u32>[1_024];

@@ -84,9 +84,6 @@ fn node_origin<E: Node>(node: &mut E, work: &mut Work) -> Origin {
     if !work.headers.may_open() || is_multicast(destination) || is_broadcast(destination) {
         return Origin::Elsewhere;
     }
-    if is_subnet_broadcast(node, work) {
-        return Origin::Elsewhere;
-    }
     if collides(node, work) {
         return Origin::Collision;
     }
@@ -101,15 +98,6 @@ fn node_origin<E: Node>(node: &mut E, work: &mut Work) -> Origin {
     } else {
         Origin::Untranslated
     }
-}
-
-/// Returns whether the packet is for all hosts of a subnet of the uplink: no host replies to it
-/// with that address, so that a flow would never see a reply.
-#[inline(always)]
-fn is_subnet_broadcast<E: Node>(node: &E, work: &Work) -> bool {
-    let destination = &work.headers.tuple.destination;
-    node.broadcasts(work.interface)
-        .is_some_and(|row| row.addresses.contains(destination))
 }
 
 /// Returns whether replies to the packet reach a socket of the node: the packet is not of another

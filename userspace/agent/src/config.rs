@@ -16,7 +16,7 @@ use planner::{
     XdpPrefilterMode,
 };
 
-use crate::cni::file_watch::{Directories, ReadInterval};
+use crate::cni::file_watch::Directories;
 use crate::telemetry::log::LogFormat;
 use declare::{KeyValue, Rule, config, keys};
 use parsers::{items, log_level, mode, optional_path, parse, path, prefixes, ranges};
@@ -274,10 +274,6 @@ keys! {
     /// /usr/libexec/cni]
     #[arg(long, value_name = "DIR")]
     cni_bin_dir: Option<PathBuf> = r#""/opt/cni/bin""#,
-    /// Interval at which the agent reads the network configurations and looks for the plugins, in
-    /// seconds: 1 to 3600 [default: 5]
-    #[arg(long, value_name = "SECONDS")]
-    cni_read_interval: Option<u32>,
     /// Layers that reduce the privileges of the agent: on, off, or a comma-separated list of
     /// capabilities and seccomp [default: on]
     #[arg(long, value_name = "LAYERS")]
@@ -341,11 +337,10 @@ config! {
     Restart "log-format" => log_format: LogFormat =
         mode("log-format", keys.log_format, LogFormat::Text)?,
     Restart "datapath-object" => datapath_object: Option<PathBuf> = keys.datapath_object,
-    /// Directories of CNI configurations and plugins, and how often they are read.
-    Restart "cni-conf-dir, cni-bin-dir, cni-read-interval" => installation: Directories = Directories {
+    /// Directories of CNI configurations and plugins.
+    Restart "cni-conf-dir, cni-bin-dir" => installation: Directories = Directories {
         configurations: optional_path("cni-conf-dir", keys.cni_conf_dir)?,
         plugins: optional_path("cni-bin-dir", keys.cni_bin_dir)?,
-        interval: ReadInterval::parse(keys.cni_read_interval)?,
     },
     /// One range set for each pod CIDR, IPv4 first.
     Live "pod-cidr" => ranges: Vec<RangeSet> = ranges(&keys.pod_cidr)?,

@@ -19,7 +19,6 @@ mod doctor;
 mod drops;
 mod exit_status;
 mod flows;
-mod leases;
 mod limit;
 mod migrate;
 mod output;
@@ -99,8 +98,6 @@ enum Verb {
     },
     /// List NAT flows: pod, original and translated addresses, state, age, traffic
     Flows(flows::Flows),
-    /// List addresses of pods: address, network, container, interface
-    Leases(leases::Leases),
     /// Show dropped packets as they occur: time, pod, program, reason, addresses, and what to do
     Drops(drops::Drops),
     /// Explain what happens to a packet and to its answer, decision by decision; exit with status 1
@@ -259,7 +256,6 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             Ok(render::list(&attachments, output.style()))
         }
         Verb::Flows(flows) => flows.run(client),
-        Verb::Leases(leases) => leases.run(client),
         Verb::Drops(drops) => drops.run(client),
         // Has an exit code of its own.
         Verb::Why(why) => Ok(why.run(client)?.0),

@@ -155,10 +155,6 @@ impl NetworkAccess {
 
 /// Options of a pod's bridge port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a key of a CNI configuration"
-)]
 pub struct PortOptions {
     /// Whether the port is isolated from other isolated ports.
     pub isolated: bool,
@@ -172,8 +168,6 @@ pub struct PortOptions {
     pub access: NetworkAccess,
     /// Whether the pod's end is left down, so that the container itself sets it up.
     pub left_down: bool,
-    /// Whether addresses of the pod that had another MAC address are not announced.
-    pub silent: bool,
 }
 
 impl PortOptions {

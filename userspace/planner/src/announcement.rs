@@ -61,7 +61,7 @@ pub(crate) fn announce(
     last: &LastMacs,
 ) -> Option<Step> {
     let is_set_up = !attachment.port.left_down && !attachment.is_moved_by_runtime();
-    if attachment.adopted.is_some() || !is_set_up || attachment.port.silent {
+    if attachment.adopted.is_some() || !is_set_up {
         return None;
     }
     // On a bridge of other software, other software's containers may have had the address.
@@ -113,15 +113,6 @@ mod tests {
             plan_attach(&intent("c2"), &empty_netns(&node()), &world.context()).unwrap();
         world.last_macs.record(&again);
         assert_eq!(announced(&world, &node()), none);
-    }
-
-    #[test]
-    fn a_silent_pod_announces_nothing() {
-        let mut silent = attachment(&intent("c1"));
-        let last = LastMacs::new(false);
-        assert!(announce(&silent, None, &last).is_some());
-        silent.port.silent = true;
-        assert_eq!(announce(&silent, None, &last), None);
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod bridges;
 mod subnets;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName, is_link_local};
 use steps::{Entries, Entry, EntryKey, LinkRef, NetfilterTable, NodeLink, Observed, Step};
@@ -84,7 +83,6 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
     wanted.extend(sources_of(&of_uplinks));
-    wanted.extend(broadcasts(&uplinks, observed));
     let of_containers = container_link::entries(&containers, observed, records, &fallback);
     wanted.extend(of_containers);
     wanted.extend(of_networks(intent, &accepted, &planned));
@@ -170,22 +168,6 @@ fn uplink_entries(
         ))
     };
     uplinks.iter().filter_map(entry).collect()
-}
-
-/// Returns the broadcast addresses of the uplinks' IPv4 subnets (RFC 919).
-fn broadcasts(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Entries {
-    let of = |name: &IfName| {
-        let own = observed.links.get(name)?.addresses.iter();
-        let addresses: BTreeSet<IpAddr> = own
-            .filter_map(InterfaceAddress::subnet)
-            .filter(|subnet| subnet.is_ipv4() && subnet.prefix_len() < 31)
-            .map(|subnet| subnet.last())
-            .take(abi::BROADCASTS)
-            .collect();
-        let key = EntryKey::Broadcasts(LinkRef::Name(name.clone()));
-        (!addresses.is_empty()).then_some((key, Entry::Broadcasts { addresses }))
-    };
-    uplinks.iter().filter_map(of).collect()
 }
 
 /// Returns local entries for all masquerade source addresses of uplinks, whichever link has them.

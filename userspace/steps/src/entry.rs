@@ -2,7 +2,7 @@
 //! index is known only once the link exists. The kernel crate converts entries to and from the byte
 //! layout of `abi`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -46,8 +46,6 @@ pub enum EntryKey {
     Egress(LinkRef),
     /// Uplink, by its link.
     Uplink(LinkRef),
-    /// Broadcast addresses of an uplink, by its link.
-    Broadcasts(LinkRef),
     /// Address of the node itself.
     Local(IpAddr),
     /// Prefix that decides whether packets to it are masqueraded.
@@ -173,11 +171,6 @@ pub enum Entry {
         /// Whether it is a tunnel to other nodes.
         tunnel: bool,
     },
-    /// Broadcast addresses of an uplink's subnets.
-    Broadcasts {
-        /// IPv4 addresses, at most [`abi::BROADCASTS`].
-        addresses: BTreeSet<IpAddr>,
-    },
     /// An address of the node itself.
     Local,
     /// A prefix that decides whether packets to it are masqueraded.
@@ -209,8 +202,7 @@ macro_rules! link_of {
             EntryKey::Interface(link)
             | EntryKey::Network(link)
             | EntryKey::Egress(link)
-            | EntryKey::Uplink(link)
-            | EntryKey::Broadcasts(link) => Some(link),
+            | EntryKey::Uplink(link) => Some(link),
             EntryKey::Pod(_)
             | EntryKey::Limit(_)
             | EntryKey::Endpoint(_)
@@ -235,7 +227,6 @@ impl EntryKey {
             Self::Network(_) => maps::NETWORKS.shape(),
             Self::Egress(_) => maps::EGRESS.shape(),
             Self::Uplink(_) => maps::UPLINKS.shape(),
-            Self::Broadcasts(_) => maps::BROADCASTS.shape(),
             Self::Local(_) => maps::LOCALS.shape(),
             Self::Prefix(_) => maps::PREFIXES.shape(),
             Self::TunnelPeer(_) => maps::TUNNEL_PEERS.shape(),
@@ -261,7 +252,6 @@ impl EntryKey {
             Self::Network(_)
             | Self::Egress(_)
             | Self::Uplink(_)
-            | Self::Broadcasts(_)
             | Self::Local(_)
             | Self::Prefix(_)
             | Self::TunnelPeer(_) => true,
@@ -287,9 +277,6 @@ impl EntryKey {
             Self::Uplink(_) => {
                 matches!(entry, Entry::Uplink { sources, .. } if sources.len() <= abi::SOURCES)
             }
-            Self::Broadcasts(_) => {
-                matches!(entry, Entry::Broadcasts { addresses } if addresses.len() <= abi::BROADCASTS)
-            }
             Self::Local(_) => matches!(entry, Entry::Local),
             Self::Prefix(_) => matches!(entry, Entry::Prefix { .. }),
             Self::TunnelPeer(_) => matches!(entry, Entry::TunnelPeer),
@@ -311,7 +298,6 @@ macro_rules! links_of {
             | Entry::Network { .. }
             | Entry::Egress { .. }
             | Entry::Uplink { .. }
-            | Entry::Broadcasts { .. }
             | Entry::Local
             | Entry::Prefix { .. }
             | Entry::TunnelPeer
@@ -338,7 +324,6 @@ impl Entry {
             | Self::Network { .. }
             | Self::Egress { .. }
             | Self::Uplink { .. }
-            | Self::Broadcasts { .. }
             | Self::Local
             | Self::Prefix { .. }
             | Self::TunnelPeer
@@ -358,7 +343,6 @@ impl Entry {
             | Self::Network { .. }
             | Self::Egress { .. }
             | Self::Uplink { .. }
-            | Self::Broadcasts { .. }
             | Self::Local
             | Self::Prefix { .. }
             | Self::TunnelPeer
@@ -396,7 +380,6 @@ impl fmt::Display for EntryKey {
             Self::Network(bridge) => write!(f, "network of {bridge}"),
             Self::Egress(bridge) => write!(f, "egress of {bridge}"),
             Self::Uplink(link) => write!(f, "uplink {link}"),
-            Self::Broadcasts(link) => write!(f, "broadcasts of {link}"),
             Self::Local(address) => write!(f, "local address {address}"),
             Self::Prefix(cidr) => write!(f, "prefix {cidr}"),
             Self::TunnelPeer(address) => write!(f, "tunnel peer {address}"),
@@ -441,7 +424,6 @@ impl fmt::Display for Entry {
             Self::Network { .. } => self.write_network(f),
             Self::Egress { v4, v6 } => write_from(f, [v4, v6].into_iter().flatten()),
             Self::Uplink { .. } => self.write_uplink(f),
-            Self::Broadcasts { addresses } => write!(f, "{addresses:?}"),
             Self::Local => f.write_str("local"),
             Self::Prefix {
                 no_masquerade,

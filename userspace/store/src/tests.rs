@@ -127,7 +127,6 @@ fn network(name: &str) -> Network {
                 isolated: true,
                 trusted: true,
                 left_down: true,
-                silent: true,
                 ingress: model::IngressPolicy::Isolated,
                 access: model::NetworkAccess::Internal,
                 vlans: model::PortVlans {

@@ -1,11 +1,9 @@
 //! Tests of MASQUERADE: source address and port of a pod's flow.
 
-use abi::{Address, Broadcasts, Port, Settings, Source, Uplink};
+use abi::{Address, Port, Settings, Source, Uplink};
 use proptest::prelude::*;
 
-use super::{TRIES, origin, port_candidate, source_v4, source_v6};
-use crate::simulator::World;
-use crate::work::{Origin, Transport, Work};
+use super::{TRIES, port_candidate, source_v4, source_v6};
 
 fn address(text: &str) -> Address {
     match text.parse().unwrap() {
@@ -24,28 +22,6 @@ fn uplink(sources: &[(&str, u32)]) -> Uplink {
         };
     }
     uplink
-}
-
-#[test]
-fn packets_of_the_node_to_a_broadcast_address_of_the_uplink_are_not_tracked() {
-    let mut world = World::default();
-    world.locals.insert(address("192.0.2.1"));
-    let mut row = Broadcasts::default();
-    row.addresses[1] = address("192.0.2.255");
-    world.broadcasts.insert(2, row);
-    let mut origin_by = |interface| {
-        let mut work = Work {
-            interface,
-            ..Work::default()
-        };
-        work.headers.transport = Transport::Udp;
-        work.headers.tuple.source = address("192.0.2.1");
-        work.headers.tuple.destination = address("192.0.2.255");
-        origin(&mut world, &mut work).unwrap()
-    };
-    assert_eq!(origin_by(2), Origin::Elsewhere);
-    // An address of any host, behind another uplink.
-    assert_eq!(origin_by(3), Origin::Untranslated);
 }
 
 #[test]

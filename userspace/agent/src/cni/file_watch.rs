@@ -5,7 +5,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
 use cni::{ConfigurationFile, FileKind, Installation, InstallationFault};
 use engine::Handle;
 use planner::NodeCondition;
@@ -13,6 +12,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock;
+
+/// Interval between two reads. The files change by hand.
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Directory of network configurations, unless another one is configured.
 const CONFIGURATIONS: &str = "/etc/cni/net.d";
@@ -25,36 +27,6 @@ const PLUGINS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 pub(crate) struct Directories {
     pub(crate) configurations: Option<PathBuf>,
     pub(crate) plugins: Option<PathBuf>,
-    pub(crate) interval: ReadInterval,
-}
-
-/// Interval between two reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReadInterval(Duration);
-
-impl Default for ReadInterval {
-    /// The files change by hand.
-    fn default() -> Self {
-        Self(Duration::from_secs(5))
-    }
-}
-
-impl ReadInterval {
-    /// Maximum in seconds.
-    const LONGEST: u32 = 3_600;
-
-    /// Validates `cni-read-interval`, in seconds.
-    pub(crate) fn parse(seconds: Option<u32>) -> Result<Self> {
-        let Some(seconds) = seconds else {
-            return Ok(Self::default());
-        };
-        ensure!(
-            (1..=Self::LONGEST).contains(&seconds),
-            "cni-read-interval: {seconds} is not in 1 to {} seconds",
-            Self::LONGEST
-        );
-        Ok(Self(Duration::from_secs(seconds.into())))
-    }
 }
 
 impl Directories {
@@ -109,8 +81,7 @@ pub(crate) fn watch(directories: Directories, handle: Handle) {
 }
 
 async fn follow(directories: Directories, handle: Handle) {
-    let ReadInterval(pause) = directories.interval;
-    let mut tick = interval(pause);
+    let mut tick = interval(INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Installation::default();
     loop {
@@ -147,18 +118,6 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_every_five_seconds_unless_another_interval_is_configured() {
-        let seconds = |given| ReadInterval::parse(given).map(|ReadInterval(it)| it.as_secs());
-        assert_eq!(seconds(None).unwrap(), 5);
-        assert_eq!(seconds(Some(1)).unwrap(), 1);
-        assert_eq!(seconds(Some(3_600)).unwrap(), 3_600);
-        for given in [0, 3_601] {
-            let error = seconds(Some(given)).unwrap_err().to_string();
-            assert!(error.starts_with("cni-read-interval: "), "{error}");
-        }
-    }
-
-    #[test]
     fn an_installation_without_a_configuration_of_viaducts_is_reported_where_one_is_expected() {
         let directory = tempfile::tempdir().unwrap();
         write(
@@ -169,7 +128,6 @@ mod tests {
         let mut directories = Directories {
             configurations: Some(directory.path().to_owned()),
             plugins: Some(directory.path().to_owned()),
-            interval: ReadInterval::default(),
         };
         let found = directories.read();
         let words = |found: &[NodeCondition]| -> Vec<&str> {

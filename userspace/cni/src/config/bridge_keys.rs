@@ -79,10 +79,6 @@ bridge_keys! {
     enable_dad: Option<bool> = config.flag("enabledad")?;
     default network: check_matches("enabledad", keys.enable_dad, Some(false));
 
-    /// `announce`: addresses that had another MAC address are announced. The default is true.
-    announce: Option<bool> = config.flag("announce")?;
-    default network: check_matches("announce", keys.announce, Some(true));
-
     /// `macspoofchk`: source addresses of the pod are checked. The default is true.
     mac_spoof_check: Option<bool> = config.flag("macspoofchk")?;
     default network: check_matches("macspoofchk", keys.mac_spoof_check, Some(true));
@@ -149,7 +145,6 @@ impl BridgeKeys {
                 ingress: self.ingress.unwrap_or_default(),
                 access: NetworkAccess::new(on(self.internal), self.direct_access != Some(false)),
                 left_down: on(self.leaves_down),
-                silent: self.announce == Some(false),
             },
         }
     }
@@ -337,15 +332,6 @@ mod tests {
         assert!(!trusted(r#"{"macspoofchk":true,"vlan":7}"#));
         assert!(trusted(r#"{"macspoofchk":false}"#));
         assert!(trusted(r#"{"macspoofchk":true,"vlanTrunk":[{"id":8}]}"#));
-    }
-
-    #[test]
-    fn pods_announce_their_addresses_unless_announce_is_false() {
-        let is_silent = |keys: &str| read(keys).map(|keys| keys.options(false).port.silent);
-        assert!(!is_silent("{}").unwrap());
-        assert!(!is_silent(r#"{"announce":true}"#).unwrap());
-        assert!(is_silent(r#"{"announce":false}"#).unwrap());
-        assert_eq!(is_silent(r#"{"announce":"no"}"#).unwrap_err().code, 6);
     }
 
     #[test]

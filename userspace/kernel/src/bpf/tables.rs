@@ -3,7 +3,6 @@
 //!
 //! Rows of a hash whose values are one expression are declared here, all others in a file each.
 
-use std::array;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
@@ -79,7 +78,6 @@ planned! {
     Network in networks: HashTable<networks::Networks>;
     Egress in egress: HashTable<Egress>;
     Uplink in uplinks: HashTable<uplinks::Uplinks>;
-    Broadcasts in broadcasts: HashTable<Broadcasts>;
     Local in locals: HashTable<Locals>;
     Prefix in prefixes: prefixes::Prefixes;
     TunnelPeer in tunnel_peers: HashTable<tunnel_peers::TunnelPeers>;
@@ -105,17 +103,6 @@ rows! {
         row => Entry::Egress {
             v4: ip_or_none(row.v4),
             v6: ip_or_none(row.v6),
-        },
-    }
-
-    /// Broadcast addresses of uplinks.
-    Broadcasts = BROADCASTS<u32, abi::Broadcasts>[Broadcasts] {
-        Entry::Broadcasts { addresses } => {
-            let mut addresses = addresses.iter().copied();
-            abi::Broadcasts { addresses: array::from_fn(|_| address_or_any(addresses.next())) }
-        },
-        row => Entry::Broadcasts {
-            addresses: row.addresses.into_iter().filter_map(ip_or_none).collect(),
         },
     }
 

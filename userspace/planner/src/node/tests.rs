@@ -58,19 +58,18 @@ fn the_first_plan_configures_a_bare_node() {
      9. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
     10. set sysctl net/ipv4/ip_forward to 1 (now 0)
     11. write network of cbr0: 02:f3:86:03:b8:c3, gateways 10.1.0.1 fd00:1::1
-    12. write broadcasts of eth0: {192.0.2.255}
-    13. write local address 10.1.0.1: local
-    14. write local address 127.0.0.1: local
-    15. write local address 192.0.2.10: local
-    16. write local address ::1: local
-    17. write local address 2001:db8::10: local
-    18. write local address fd00:1::1: local
-    19. write prefix 10.0.0.0/8: not masqueraded
-    20. write prefix 10.1.0.0/24: pods, not masqueraded, complete
-    21. write prefix fd00:1::/64: pods, complete
-    22. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64, closed
-    23. write settings: masquerade ports 1024-65535, at most 1024 flows per pod, TCP idle timeout 432000 s
-    24. attach uplink_in, uplink_out to eth0
+    12. write local address 10.1.0.1: local
+    13. write local address 127.0.0.1: local
+    14. write local address 192.0.2.10: local
+    15. write local address ::1: local
+    16. write local address 2001:db8::10: local
+    17. write local address fd00:1::1: local
+    18. write prefix 10.0.0.0/8: not masqueraded
+    19. write prefix 10.1.0.0/24: pods, not masqueraded, complete
+    20. write prefix fd00:1::/64: pods, complete
+    21. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64, closed
+    22. write settings: masquerade ports 1024-65535, at most 1024 flows per pod, TCP idle timeout 432000 s
+    23. attach uplink_in, uplink_out to eth0
     "#);
 }
 

@@ -127,8 +127,6 @@ pub(super) struct StoredPortOptions {
     isolated: bool,
     trusted: bool,
     left_down: bool,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    silent: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     ingress: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,7 +227,6 @@ impl From<&PortOptions> for StoredPortOptions {
             isolated: options.isolated,
             trusted: options.trusted,
             left_down: options.left_down,
-            silent: options.silent,
             ingress: Some(options.ingress)
                 .filter(|policy| *policy != IngressPolicy::Open)
                 .map(|policy| policy.to_string()),
@@ -250,7 +247,6 @@ impl From<StoredPortOptions> for PortOptions {
             isolated: stored.isolated,
             trusted: stored.trusted,
             left_down: stored.left_down,
-            silent: stored.silent,
             // An unknown text, which no version has written, is the default.
             ingress: stored
                 .ingress
