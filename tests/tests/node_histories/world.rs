@@ -380,15 +380,15 @@ impl<'a> World<'a> {
     }
 
     fn clear(&mut self, kind: u8) -> Result<()> {
-        for (key, previous) in self.observe()?.entries {
-            let is_selected = match key {
-                EntryKey::Pod(_) => kind == 0 && !matches!(previous, Entry::FreePod { .. }),
-                EntryKey::Interface(_) => kind == 1,
-                EntryKey::Endpoint(_) => kind == 2,
-                EntryKey::Hostport { .. } | EntryKey::Limit(_) => kind == 3,
-                EntryKey::Network(_) | EntryKey::Egress(_) | EntryKey::Uplink(_) => kind == 4,
-                EntryKey::Local(_) | EntryKey::Prefix(_) | EntryKey::TunnelPeer(_) => kind == 5,
-                EntryKey::Settings => false,
+        for (mut key, previous) in self.observe()?.entries {
+            let is_of_link = key.link_mut().is_some();
+            let is_selected = match kind {
+                0 => matches!(previous, Entry::Pod { .. }),
+                1 => matches!(key, EntryKey::Interface(_)),
+                2 => matches!(key, EntryKey::Endpoint(_)),
+                3 => matches!(key, EntryKey::Hostport { .. } | EntryKey::Limit(_)),
+                4 => key.is_of_node() && is_of_link,
+                _ => key.is_of_node() && !is_of_link,
             };
             if is_selected {
                 self.kernel.execute(&Step::RemoveEntry { key, previous })?;

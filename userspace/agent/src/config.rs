@@ -3,13 +3,11 @@
 //! Parses and validates all values; every error names its key. An unknown key is an error.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::Result;
 use model::{
     Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkAccess, NetworkName, RangeSet,
 };
@@ -19,8 +17,9 @@ use planner::{
 };
 
 use crate::cni::file_watch::Directories;
-use crate::telemetry::log::{self, LogFormat};
+use crate::telemetry::log::LogFormat;
 use declare::{KeyValue, Rule, config, keys};
+use parsers::{items, log_level, mode, optional_path, parse, path, prefixes, ranges};
 use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
 
 pub(crate) use self::{file::sample, values::DockerFiles, values::ReadOnlyAddress};
@@ -29,6 +28,7 @@ mod declare;
 mod file;
 mod limit_keys;
 pub(crate) mod live;
+mod parsers;
 pub(crate) mod peers;
 pub(crate) mod peers_file;
 pub(crate) mod pod_cidr_file;
@@ -450,50 +450,6 @@ impl Options {
         };
         Ok(self.keys.merge_over(file))
     }
-}
-
-fn path(key: &str, given: Option<PathBuf>, default: &str) -> Result<PathBuf> {
-    let path = given.unwrap_or_else(|| default.into());
-    if path.is_absolute() {
-        Ok(path)
-    } else {
-        bail!("{key}: {} is not an absolute path", path.display())
-    }
-}
-
-fn optional_path(key: &str, given: Option<PathBuf>) -> Result<Option<PathBuf>> {
-    given.map(|given| path(key, Some(given), "")).transpose()
-}
-
-fn parse<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|error| anyhow!("{key}: {error}"))
-}
-
-/// Parses a mode; `default` if it is not set.
-fn mode<T: FromStr<Err: Display>>(key: &str, text: Option<String>, default: T) -> Result<T> {
-    text.map_or(Ok(default), |text| parse(key, &text))
-}
-
-fn items(lists: &[String]) -> impl Iterator<Item = &str> {
-    pod_cidrs::items(lists.iter().map(String::as_str))
-}
-
-/// Parses prefixes; their host bits are ignored.
-fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
-    let prefixes = pod_cidrs::prefixes(lists.iter().map(String::as_str));
-    prefixes.map_err(|error| anyhow!("{key}: {error:#}"))
-}
-
-fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
-    let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
-    ranges.map_err(|error| anyhow!("pod-cidr: {error:#}"))
-}
-
-/// Validates a log level, with its key in the error.
-fn log_level(text: Option<String>) -> Result<String> {
-    let text = text.unwrap_or_else(|| "info".to_owned());
-    log::parse_filter(&text).map_err(|error| anyhow!("log-level: {error}"))?;
-    Ok(text)
 }
 
 #[cfg(test)]

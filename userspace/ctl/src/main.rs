@@ -244,14 +244,7 @@ fn terminal_width() -> Option<u16> {
 
 fn run(verb: Verb, client: &Client) -> Result<String> {
     match verb {
-        Verb::Status { output } => {
-            let reply = get(client, path::STATUS)?;
-            if let Some(format) = output.data() {
-                return format.reply(&reply);
-            }
-            let status: Status = decode(&reply)?;
-            Ok(render::status(&status))
-        }
+        Verb::Status { output } => status(client, output),
         // Has an exit code of its own.
         Verb::Doctor(doctor) => diagnose(&doctor, client).map(|_| String::new()),
         Verb::List { output } => {
@@ -305,6 +298,14 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
                 .map(|status| status.version);
             Ok(render::version(BUILD, agent.as_ref()))
         }
+    }
+}
+
+fn status(client: &Client, output: Output) -> Result<String> {
+    let reply = get(client, path::STATUS)?;
+    match output.data() {
+        Some(format) => format.reply(&reply),
+        None => Ok(render::status(&decode(&reply)?)),
     }
 }
 

@@ -5,19 +5,16 @@
 //! state is added before stale state is removed. Of attachments it uses only the gateways and
 //! subnets that they need.
 
+mod bridges;
 mod subnets;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName, is_link_local};
-use steps::{
-    Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable, NodeLink, Observed, Step,
-    Switching, VlanMember, VlanStep,
-};
+use steps::{Entries, Entry, EntryKey, LinkRef, NetfilterTable, NodeLink, Observed, Step};
 
-use crate::bridge::{BridgeContext, all_families, bridge_steps, gateways, is_of};
-use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
+use crate::bridge::all_families;
+use crate::network::{has_duplicates, network_entries, set_promiscuous};
 use crate::own_links::OwnLinks;
 use crate::peers;
 use crate::prefix::prefixes;
@@ -28,6 +25,7 @@ use crate::{
     ContainerLinks, NodeIntent, Plan, Records, Refusal, container_link, flow_quota, netfilter_table,
 };
 
+use self::bridges::Bridges;
 use self::subnets::{open_subnets, pod_subnets};
 
 /// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's
@@ -97,10 +95,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
         .networks
         .first()
         .and_then(|it| planned.get(&it.bridge));
-    let mut settings = settings(flags, observed.flow_entries, bridge);
-    settings.tunnel_port = abi::Port::new(tunnels.port);
-    let settings = Entry::Settings(settings);
-    let settings = Entries::from([(EntryKey::Settings, settings)]);
+    let settings = settings(flags, observed.flow_entries, bridge, tunnels.port);
     plan.append(put_missing(&settings, &observed.entries));
     wanted.extend(settings);
     wanted.extend(of_uplinks);
@@ -130,186 +125,6 @@ fn no_masquerade(intent: &NodeIntent, observed: &Observed) -> BTreeSet<Cidr> {
     let mut prefixes = peers::unmasqueraded(intent, observed).prefixes;
     prefixes.extend(&intent.non_masquerade);
     prefixes
-}
-
-/// Plans the bridges of all networks, one after the other: several networks may share a bridge.
-struct Bridges<'a> {
-    networks: &'a [Network],
-    observed: &'a Observed,
-    /// Bridges and VLAN interfaces as they are after the steps planned so far.
-    planned: BTreeMap<IfName, NodeLink>,
-    plan: Plan,
-    accepted: Vec<&'a Network>,
-    refused: BTreeMap<NetworkName, Refusal>,
-}
-
-impl<'a> Bridges<'a> {
-    fn new(networks: &'a [Network], observed: &'a Observed) -> Self {
-        Self {
-            networks,
-            observed,
-            planned: BTreeMap::new(),
-            plan: Plan::default(),
-            accepted: Vec::new(),
-            refused: BTreeMap::new(),
-        }
-    }
-
-    fn plan(&mut self, network: &'a Network) {
-        let link = |name: &IfName| self.planned.get(name).or(self.observed.links.get(name));
-        let gateway_link = network.gateway_link();
-        let context = BridgeContext {
-            observed: self.observed,
-            bridge: link(&network.bridge),
-            vlan_link: gateway_link.as_ref().and_then(link),
-            networks: self.networks,
-        };
-        match bridge_steps(network, &context) {
-            Ok(steps) => {
-                let names: BTreeSet<&IfName> = [Some(&network.bridge), gateway_link.as_ref()]
-                    .into_iter()
-                    .flatten()
-                    .collect();
-                let links: Vec<_> = names
-                    .into_iter()
-                    .filter_map(|name| {
-                        Some((name.clone(), link_after(name, link(name).cloned(), &steps)?))
-                    })
-                    .collect();
-                self.planned.extend(links);
-                self.plan.append(steps);
-                self.accepted.push(network);
-            }
-            Err(refusal) => {
-                self.refused.insert(network.name.clone(), refusal);
-            }
-        }
-    }
-
-    /// Removes gateways of former pod CIDRs from our own bridges (behaviour K15). Keeps the
-    /// gateways of live pods and the addresses that other software has added.
-    fn remove_stale_addresses(&mut self, records: &Records) {
-        let attachments = || records.values().map(|record| &record.attachment);
-        let mut steps = Vec::new();
-        for (name, link) in &self.planned {
-            let users = || {
-                self.accepted
-                    .iter()
-                    .filter(|network| network.gateway_link().as_ref() == Some(name))
-            };
-            let leads_here = |bridge: &IfName| {
-                bridge == name || users().any(|network| network.bridge == *bridge)
-            };
-            if !users().any(|network| is_of(link, network)) {
-                continue;
-            }
-            let mut keep: BTreeSet<IpAddr> = attachments()
-                .filter(|attachment| leads_here(&attachment.bridge))
-                .flat_map(|attachment| attachment.addresses.iter().filter_map(|a| a.gateway))
-                .collect();
-            keep.extend(
-                users()
-                    .flat_map(|network| gateways(network))
-                    .map(|g| g.address),
-            );
-            let stale = link
-                .addresses
-                .iter()
-                .filter(|own| !keep.contains(&own.address) && self.was_ours(name, own));
-            steps.extend(stale.map(|own| Step::RemoveAddress {
-                link: name.clone(),
-                address: *own,
-            }));
-        }
-        self.plan.append(Plan::of(steps));
-    }
-
-    /// Returns whether this agent added the address: the observed tables still contain the last
-    /// plan's prefixes and gateways.
-    fn was_ours(&self, bridge: &IfName, own: &InterfaceAddress) -> bool {
-        let Some(subnet) = own.subnet() else {
-            return false;
-        };
-        let before = self.observed.entries.get(&EntryKey::Prefix(subnet));
-        let of_pods = matches!(before, Some(Entry::Prefix { pods: true, .. }));
-        let mut subnets = self.accepted.iter().flat_map(|network| network.subnets());
-        let is_old = of_pods && !subnets.any(|now| now == subnet);
-        is_old || was_gateway(bridge, own.address, self.observed)
-    }
-}
-
-/// Returns a link as it is after `steps`, as far as planning another network on it needs.
-fn link_after(name: &IfName, link: Option<NodeLink>, steps: &Plan) -> Option<NodeLink> {
-    let steps = || steps.steps().iter();
-    let mut link = link.or_else(|| steps().find_map(|step| created(name, step)))?;
-    for step in steps() {
-        let added = step.added_address().filter(|(of, _)| *of == name);
-        link.addresses.extend(added.map(|(_, own)| own));
-        if let Some((_, removed)) = step.removed_address().filter(|(of, _)| *of == name) {
-            link.addresses.retain(|own| *own != removed);
-        }
-        if let Step::SetMac { link: of, mac } = step
-            && of == name
-        {
-            (link.mac, link.mac_is_set) = (Some(*mac), true);
-        }
-        if let Step::Vlan(step) = step {
-            apply_vlan_step(name, &mut link.switching, step);
-        }
-    }
-    Some(link)
-}
-
-fn apply_vlan_step(name: &IfName, switching: &mut Switching, step: &VlanStep) {
-    match step {
-        VlanStep::Filter { bridge, on } if bridge == name => switching.filters_vlans = *on,
-        VlanStep::Join { bridge, vlan, .. } if bridge == name => {
-            switching.vlans.insert(*vlan, VlanMember::default());
-        }
-        VlanStep::Filter { .. }
-        | VlanStep::Join { .. }
-        | VlanStep::CreateLink(_)
-        | VlanStep::DeleteLink { .. } => {}
-    }
-}
-
-/// Returns the link that a step creates, with index 0 because the kernel has not assigned one.
-fn created(name: &IfName, step: &Step) -> Option<NodeLink> {
-    let new = |kind, mac, mtu, alias: &str, switching| {
-        NodeLink::from(Link {
-            index: 0,
-            kind,
-            mac,
-            mtu,
-            up: true,
-            promiscuous: false,
-            point_to_point: false,
-            controller: None,
-            hairpin: false,
-            switching,
-            alias: Some(alias.to_owned()),
-        })
-    };
-    if let Step::CreateBridge(spec) = step
-        && spec.name == *name
-    {
-        let switching = Switching {
-            filters_vlans: spec.filters_vlans,
-            ..Switching::default()
-        };
-        let mac = Some(spec.mac);
-        return Some(new(LinkKind::Bridge, mac, spec.mtu, &spec.alias, switching));
-    }
-    if let Step::Vlan(VlanStep::CreateLink(spec)) = step
-        && spec.name == *name
-    {
-        let switching = Switching {
-            vlan_of: Some((0, spec.vlan)),
-            ..Switching::default()
-        };
-        return Some(new(LinkKind::Ethernet, None, 0, &spec.alias, switching));
-    }
-    None
 }
 
 /// Returns entries for the node's own addresses after `plan`. Left out are IPv6 link-local
@@ -432,8 +247,8 @@ fn flags(
 }
 
 /// Returns the settings entry; `entries` is the size of the flow table.
-fn settings(flags: u32, entries: u32, bridge: Option<&NodeLink>) -> abi::Settings {
-    abi::Settings {
+fn settings(flags: u32, entries: u32, bridge: Option<&NodeLink>, tunnel_port: u16) -> Entries {
+    let settings = abi::Settings {
         timeouts: abi::Timeouts::default(),
         port_low: *PORTS.start(),
         port_high: *PORTS.end(),
@@ -442,8 +257,10 @@ fn settings(flags: u32, entries: u32, bridge: Option<&NodeLink>) -> abi::Setting
         bridge_mac: bridge
             .and_then(|it| it.mac)
             .map_or(abi::Mac::default(), |mac| abi::Mac::new(mac.0)),
+        tunnel_port: abi::Port::new(tunnel_port),
         ..abi::Settings::default()
-    }
+    };
+    Entries::from([(EntryKey::Settings, Entry::Settings(settings))])
 }
 
 fn put_missing(wanted: &Entries, present: &Entries) -> Plan {

@@ -7,33 +7,16 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use abi::maps::{self, MapShape};
-use model::{
-    Cidr, IfName, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol, ShapedSubnets,
-};
+use model::{Cidr, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol, ShapedSubnets};
 
 use crate::Shape;
 
 mod display;
+mod link_ref;
+
+pub use link_ref::LinkRef;
 
 use display::{limits, masquerading, write_from, write_prefix, write_settings};
-
-/// A link that an entry refers to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LinkRef {
-    /// One that exists, or will when the entry is written.
-    Name(IfName),
-    /// Interface index of a link that is gone; observed only, never planned.
-    Gone(u32),
-}
-
-impl fmt::Display for LinkRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => name.fmt(f),
-            Self::Gone(index) => write!(f, "gone link #{index}"),
-        }
-    }
-}
 
 /// Table and key of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -211,12 +194,6 @@ pub enum Entry {
 
 /// Table entries by key.
 pub type Entries = BTreeMap<EntryKey, Entry>;
-
-impl LinkRef {
-    fn is_gone(&self) -> bool {
-        matches!(self, Self::Gone(_))
-    }
-}
 
 /// Returns the link in a key, of a reference or a mutable one.
 macro_rules! link_of {
@@ -446,22 +423,7 @@ impl fmt::Display for Entry {
             }
             Self::Network { .. } => self.write_network(f),
             Self::Egress { v4, v6 } => write_from(f, [v4, v6].into_iter().flatten()),
-            Self::Uplink {
-                ethernet,
-                mtu,
-                sources,
-                open,
-                tunnel,
-            } => {
-                let framing = match (tunnel, ethernet) {
-                    (true, _) => "tunnel",
-                    (false, true) => "Ethernet",
-                    (false, false) => "raw",
-                };
-                write!(f, "{framing}, MTU {mtu}, ")?;
-                write_from(f, sources)?;
-                f.write_str(if *open { "" } else { ", closed" })
-            }
+            Self::Uplink { .. } => self.write_uplink(f),
             Self::Local => f.write_str("local"),
             Self::Prefix {
                 no_masquerade,

@@ -133,12 +133,10 @@ impl Names {
             }
         };
         let same = |(mut key, mut entry): (EntryKey, Entry)| {
-            for named in links_of_key(&mut key)
+            key.link_mut()
                 .into_iter()
-                .chain(links_of_entry(&mut entry))
-            {
-                link(named);
-            }
+                .chain(entry.links_mut())
+                .for_each(link);
             (key, entry)
         };
         entries.into_iter().map(same).collect()
@@ -147,44 +145,9 @@ impl Names {
 
 fn refs(key: &EntryKey, entry: &Entry) -> Vec<LinkRef> {
     let (mut key, mut entry) = (key.clone(), entry.clone());
-    links_of_key(&mut key)
+    key.link_mut()
         .into_iter()
-        .chain(links_of_entry(&mut entry))
+        .chain(entry.links_mut())
         .map(|link| link.clone())
         .collect()
-}
-
-fn links_of_key(key: &mut EntryKey) -> Option<&mut LinkRef> {
-    match key {
-        EntryKey::Interface(link)
-        | EntryKey::Network(link)
-        | EntryKey::Egress(link)
-        | EntryKey::Uplink(link) => Some(link),
-        EntryKey::Pod(_)
-        | EntryKey::Limit(_)
-        | EntryKey::Endpoint(_)
-        | EntryKey::Hostport { .. }
-        | EntryKey::Local(_)
-        | EntryKey::Prefix(_)
-        | EntryKey::TunnelPeer(_)
-        | EntryKey::Settings => None,
-    }
-}
-
-fn links_of_entry(entry: &mut Entry) -> Vec<&mut LinkRef> {
-    match entry {
-        Entry::Pod { link, bridge, .. } => vec![link, bridge],
-        Entry::Endpoint { link, .. } => vec![link],
-        Entry::FreePod { .. }
-        | Entry::Limit { .. }
-        | Entry::Interface { .. }
-        | Entry::Hostport { .. }
-        | Entry::Network { .. }
-        | Entry::Egress { .. }
-        | Entry::Uplink { .. }
-        | Entry::Local
-        | Entry::Prefix { .. }
-        | Entry::TunnelPeer
-        | Entry::Settings(_) => vec![],
-    }
 }

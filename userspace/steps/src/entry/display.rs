@@ -81,6 +81,27 @@ impl Entry {
         write!(f, "generation {generation}")
     }
 
+    pub(super) fn write_uplink(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Uplink {
+            ethernet,
+            mtu,
+            sources,
+            open,
+            tunnel,
+        } = self
+        else {
+            return Ok(());
+        };
+        let framing = match (tunnel, ethernet) {
+            (true, _) => "tunnel",
+            (false, true) => "Ethernet",
+            (false, false) => "raw",
+        };
+        write!(f, "{framing}, MTU {mtu}, ")?;
+        write_from(f, sources)?;
+        f.write_str(if *open { "" } else { ", closed" })
+    }
+
     pub(super) fn write_pod(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Pod {
             v4,
