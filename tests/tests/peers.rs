@@ -179,10 +179,13 @@ fn a_peers_file_is_followed_and_a_broken_one_changes_nothing() -> Result<()> {
     await_degraded(&agent, "peers-unreadable", false)?;
     let metrics =
         node.call("curl --silent --unix-socket /run/viaduct/viaduct.sock http://v/metrics")?;
-    assert!(
-        metrics.contains("viaduct_peers{state=\"routed\"} 1"),
-        "{metrics}"
-    );
+    for line in [
+        "viaduct_peers{state=\"routed\"} 1",
+        "viaduct_peers_reached{way=\"route\"} 1",
+        "viaduct_peers_reached{way=\"tunnel\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
 
     // A list that was set over the API stays while the file does not change, until it is gone.
     agent.put("/v1/peers", "[]")?;

@@ -33,6 +33,18 @@ fn intent() -> ForwardingIntent {
     for prefix in ["10.0.0.0/8", "10.16.0.0/12", "fd00::/8", "fd00::/61"] {
         rules.push(AcceptRule::Direct(prefix.parse().unwrap(), link()));
     }
+    for source in [
+        None,
+        Some("10.81.2.0/24"),
+        Some("10.81.4.0/23"),
+        Some("fd00:81:2::/64"),
+    ] {
+        rules.push(AcceptRule::Peers {
+            input: "lan0".parse().unwrap(),
+            source: source.map(|prefix| prefix.parse().unwrap()),
+            link: link(),
+        });
+    }
     for protocol in [
         model::Protocol::Tcp,
         model::Protocol::Udp,
@@ -137,6 +149,9 @@ fn works_with_docker(tool: &'static str, backend: FilterBackend) {
         for rule in [
             "-i cbr0 ",
             "-o cbr0 -m conntrack --ctstate RELATED,ESTABLISHED ",
+            // Of the prefix with 24 bits, or 64.
+            "4 -i lan0 -o cbr0 -m comment",
+            "VIADUCT-FORWARD -i lan0 -o cbr0 -m comment",
             "-p tcp -m ",
             "dports 80",
             "-p sctp -m multiport --dports 80",
@@ -268,6 +283,10 @@ fn native_tables_of_nftables_get_native_rules() {
             "ip6 daddr fd00::2 sctp dport 80 counter",
             "oifname \"cbr0\" ip saddr 10.16.0.0/12 counter",
             "oifname \"cbr0\" ip6 saddr fd00::/61 counter",
+            "iifname \"lan0\" oifname \"cbr0\" counter",
+            "iifname \"lan0\" oifname \"cbr0\" ip saddr 10.81.2.0/24 counter",
+            "iifname \"lan0\" oifname \"cbr0\" ip saddr 10.81.4.0/23 counter",
+            "iifname \"lan0\" oifname \"cbr0\" ip6 saddr fd00:81:2::/64 counter",
         ] {
             assert_eq!(listed.matches(rule).count(), 2, "{rule}: {listed}");
         }

@@ -6,6 +6,7 @@
 
 mod admission;
 mod aggregate;
+mod arrivals;
 mod neighbours;
 mod problem;
 mod routing;
@@ -15,18 +16,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::net::IpAddr;
 
-use model::{Cidr, Peer, PeerName, RouteOptions};
+use model::{Cidr, Peer, PeerName};
 use steps::{NextHop, Observed, PEER_ROUTE_PROTOCOL, RouteChange, RouteEntry, Step};
 
 use crate::own_links::OwnLinks;
 use crate::{NodeIntent, Plan};
 
 use self::admission::Admission;
-use self::neighbours::Neighbours;
+use self::neighbours::{Neighbours, main_routes};
 use self::routing::{Routed, Routing};
 use self::tunnels::{TunnelledPeer, Tunnels};
 
 pub(crate) use aggregate::aggregate;
+pub(crate) use arrivals::arrivals;
 pub use problem::{PeerProblem, PeerProblemKind};
 pub(crate) use tunnels::{TunnelTables, remove_tunnels};
 
@@ -139,6 +141,7 @@ pub(crate) fn tunnel_tables(intent: &NodeIntent, observed: &Observed) -> TunnelT
 /// How each peer is reached.
 struct Decided<'a> {
     admission: Admission<'a>,
+    routing: Routing<'a>,
     tunnels: Tunnels<'a>,
     peers: Vec<PeerStatus>,
     routes: BTreeMap<Cidr, NextHop>,
@@ -157,6 +160,11 @@ impl<'a> Decided<'a> {
         let mode = intent.peers.options.between_nodes;
         let tunnels = Tunnels::of(intent, observed, own);
         let ours = OwnLinks::of_networks(&intent.networks, observed);
+        let routing = Routing {
+            mode,
+            neighbours: Neighbours::find(observed, &ours),
+            foreign: foreign_routes(observed, &admission),
+        };
         let mut decided = Self {
             peers: Vec::with_capacity(peers.list().len()),
             routes: BTreeMap::new(),
@@ -164,12 +172,8 @@ impl<'a> Decided<'a> {
             tunnelled: Vec::new(),
             problems: Vec::new(),
             admission,
+            routing,
             tunnels,
-        };
-        let routing = Routing {
-            mode,
-            neighbours: Neighbours::find(observed, &ours),
-            foreign: foreign_routes(observed, &decided.admission),
         };
         for (index, peer) in peers.list().iter().enumerate() {
             let routed = if decided.admission.is_this_node(index) {
@@ -177,6 +181,7 @@ impl<'a> Decided<'a> {
             } else {
                 let prefixes = decided.admission.prefixes_of(index);
                 let addresses = decided.admission.addresses_of(index);
+                let routing = &decided.routing;
                 routing.plan(peer, (prefixes, addresses), &decided.tunnels)
             };
             decided.add(routed);
@@ -277,12 +282,6 @@ pub(crate) fn unmasqueraded(intent: &NodeIntent, observed: &Observed) -> Unmasqu
         prefixes: all,
         ignored: None,
     }
-}
-
-/// Returns the routes of the main table.
-fn main_routes(observed: &Observed) -> impl Iterator<Item = &RouteEntry> {
-    let routes = observed.routes.iter();
-    routes.filter(|route| route.table == RouteOptions::MAIN)
 }
 
 /// Returns the prefixes of peers to which other software has a route, with the number of that

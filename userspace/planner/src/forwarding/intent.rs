@@ -8,6 +8,8 @@ use steps::{AcceptRule, EntryKey, FilterFamily, FilterTable, LinkRef, Observed};
 
 use super::{ForwardingMode, Probe, accept_rules};
 use crate::alias::is_our_alias;
+use crate::peers::arrivals;
+use crate::prefix::covers;
 use crate::{NodeIntent, Records};
 
 /// Desired state of the filter tables.
@@ -37,6 +39,9 @@ pub struct PodSources {
     pub links: BTreeSet<IfName>,
     /// Prefixes whose hosts reach pods directly, and the link to the pods.
     pub direct: BTreeSet<(Cidr, IfName)>,
+    /// Links by which packets from the pods of peers arrive, with their source prefix; `None` for
+    /// a tunnel. Prefixes within those of [`Self::direct`] are left out.
+    pub peers: BTreeSet<(IfName, Option<Cidr>)>,
     /// First packet of a pod to the world, for each network and family.
     pub probes: Vec<Probe>,
 }
@@ -55,15 +60,21 @@ impl PodSources {
             .flatten()
             .filter(ours)
             .collect();
+        // A prefix of all addresses names no hosts of the cluster.
+        let of_hosts = |prefix: &&Cidr| prefix.prefix_len() > 0;
+        let prefixes: Vec<&Cidr> = node.non_masquerade.iter().filter(of_hosts).collect();
         let direct = links.iter().flat_map(|link| {
-            let prefixes = node.non_masquerade.iter();
-            // A prefix of all addresses names no hosts of the cluster.
-            prefixes
-                .filter(|prefix| prefix.prefix_len() > 0)
-                .map(move |prefix| (*prefix, link.clone()))
+            let prefixes = prefixes.iter();
+            prefixes.map(move |prefix| (**prefix, link.clone()))
+        });
+        let mut peers = arrivals(node, observed);
+        peers.retain(|(_, source)| {
+            let is_within = |source: &Cidr| prefixes.iter().any(|whole| covers(whole, source));
+            !source.as_ref().is_some_and(is_within)
         });
         Self {
             direct: direct.collect(),
+            peers,
             probes: probes(&node.networks, observed),
             links: links.clone(),
         }

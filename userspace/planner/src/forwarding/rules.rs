@@ -31,12 +31,22 @@ pub fn accept_rules(
     );
     let ports: BTreeSet<AcceptRule> = attachments().flat_map(to_ports).collect();
     let direct = sources.direct.iter().cloned();
+    let peers = sources.links.iter().flat_map(|link| {
+        let peers = sources.peers.iter().cloned();
+        peers.map(move |(input, source)| AcceptRule::Peers {
+            input,
+            source,
+            link: link.clone(),
+        })
+    });
     answers
         .chain(addresses.iter().copied().map(AcceptRule::AnswersToAddress))
         .chain(from)
         .chain(addresses.iter().copied().map(AcceptRule::FromAddress))
         .chain(direct.map(|(prefix, link)| AcceptRule::Direct(prefix, link)))
         .chain(ports)
+        // Last, since they may be many.
+        .chain(peers)
         .collect()
 }
 

@@ -1,18 +1,23 @@
 //! Neighbours: which addresses are on a link of this node, by its routes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{Cidr, IfName};
+use model::{Cidr, IfName, RouteOptions};
 use steps::{LinkKind, NextHop, Observed, PEER_ROUTE_PROTOCOL, RouteEntry};
 
-use super::main_routes;
 use crate::own_links::OwnLinks;
+
+/// Returns the routes of the main table.
+pub(super) fn main_routes(observed: &Observed) -> impl Iterator<Item = &RouteEntry> {
+    let routes = observed.routes.iter();
+    routes.filter(|route| route.table == RouteOptions::MAIN)
+}
 
 /// Routes of the main table by prefix, without ours, and the links that lead to neighbours, with
 /// their MTU.
 pub(super) struct Neighbours<'a> {
-    routes: BTreeMap<Cidr, &'a RouteEntry>,
+    routes: BTreeMap<Cidr, Vec<&'a RouteEntry>>,
     /// Lengths of the prefixes, of IPv4 and of IPv6, the longest first.
     lengths: [Vec<u8>; 2],
     links: BTreeMap<u32, (&'a IfName, u32)>,
@@ -21,10 +26,10 @@ pub(super) struct Neighbours<'a> {
 impl<'a> Neighbours<'a> {
     /// Collects them. Links that lead to pods are left out.
     pub(super) fn find(observed: &'a Observed, ours: &OwnLinks) -> Self {
-        let mut routes = BTreeMap::new();
+        let mut routes: BTreeMap<Cidr, Vec<&RouteEntry>> = BTreeMap::new();
         for route in main_routes(observed).filter(|one| one.protocol != PEER_ROUTE_PROTOCOL) {
             // The kernel lists the preferred route to a prefix first.
-            routes.entry(route.destination).or_insert(route);
+            routes.entry(route.destination).or_default().push(route);
         }
         let lengths = [true, false].map(|ipv4| {
             let of_family = routes.keys().filter(|prefix| prefix.is_ipv4() == ipv4);
@@ -66,9 +71,23 @@ impl<'a> Neighbours<'a> {
         Some(route.mtu.map_or(*mtu, |of_route| of_route.min(*mtu)))
     }
 
+    /// Returns the links of all routes to the longest prefix with an address.
+    pub(super) fn links_to(&self, address: IpAddr) -> BTreeSet<IfName> {
+        let routes = self.routes_to(address).unwrap_or_default();
+        let links = routes.iter().filter_map(|one| self.links.get(&one.link));
+        links.map(|(name, _)| (*name).clone()).collect()
+    }
+
     fn route_to(&self, address: IpAddr) -> Option<&RouteEntry> {
+        self.routes_to(address)?.first().copied()
+    }
+
+    fn routes_to(&self, address: IpAddr) -> Option<&[&RouteEntry]> {
         let lengths = &self.lengths[usize::from(address.is_ipv6())];
         let mut longest = lengths.iter();
-        longest.find_map(|length| Some(*self.routes.get(&Cidr::containing(address, *length)?)?))
+        longest.find_map(|length| {
+            let routes = self.routes.get(&Cidr::containing(address, *length)?)?;
+            Some(routes.as_slice())
+        })
     }
 }

@@ -12,6 +12,7 @@ use super::{PeerPlan, PeerState, plan_peers, unmasqueraded};
 use crate::testing::{link, network, node, parse};
 use crate::{BetweenNodes, NodeIntent, PeerIntent, PeerOptions, Records, plan_node};
 
+mod arrivals;
 mod tunnels;
 
 fn peer(name: &str, prefixes: &[&str], addresses: &[&str]) -> Peer {

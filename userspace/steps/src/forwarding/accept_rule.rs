@@ -18,6 +18,15 @@ pub enum AcceptRule {
     AnswersToAddress(IpAddr),
     /// Packets from a prefix to a link of ours: hosts that reach pods directly.
     Direct(Cidr, IfName),
+    /// Packets from the pods of peers to a link of ours.
+    Peers {
+        /// Link by which they arrive.
+        input: IfName,
+        /// Their source prefix; `None` for a tunnel, of which the datapath checks the sources.
+        source: Option<Cidr>,
+        /// Link of ours.
+        link: IfName,
+    },
     /// Packets to a published port, after the translation.
     ToPort {
         /// Address of the pod.
@@ -40,6 +49,7 @@ impl AcceptRule {
             | Self::AnswersToAddress(address)
             | Self::ToPort { address, .. } => Some(*address),
             Self::Direct(prefix, _) => Some(prefix.network()),
+            Self::Peers { source, .. } => source.as_ref().map(Cidr::network),
         }
     }
 }
@@ -54,6 +64,16 @@ impl fmt::Display for AcceptRule {
             Self::FromAddress(address) => write!(f, "from {address}"),
             Self::AnswersToAddress(address) => write!(f, "answers to {address}"),
             Self::Direct(prefix, link) => write!(f, "from {prefix} to {link}"),
+            Self::Peers {
+                input,
+                source: None,
+                link,
+            } => write!(f, "peers, from {input} to {link}"),
+            Self::Peers {
+                input,
+                source: Some(prefix),
+                link,
+            } => write!(f, "peers, from {prefix} by {input} to {link}"),
             Self::ToPort {
                 address,
                 protocol,

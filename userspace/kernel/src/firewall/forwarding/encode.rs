@@ -55,6 +55,15 @@ pub(super) fn rule(
             all.extend(interface(expr::OIFNAME, link.as_str(), as_iptables));
             all.extend(network(prefix, family));
         }
+        AcceptRule::Peers {
+            input,
+            source,
+            link,
+        } => {
+            all.extend(interface(expr::IIFNAME, input.as_str(), as_iptables));
+            all.extend(interface(expr::OIFNAME, link.as_str(), as_iptables));
+            all.extend(source.iter().flat_map(|prefix| network(prefix, family)));
+        }
         AcceptRule::ToPort {
             address,
             protocol,

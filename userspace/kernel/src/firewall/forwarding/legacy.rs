@@ -389,6 +389,7 @@ impl Ip {
             AcceptRule::From(_)
             | AcceptRule::FromAddress(_)
             | AcceptRule::Direct(..)
+            | AcceptRule::Peers { .. }
             | AcceptRule::Admin(_) => {}
         }
         matches.push(comment(&rule.to_string()));
@@ -405,6 +406,17 @@ impl Ip {
             AcceptRule::AnswersToAddress(address) => self.set_address(bytes, 1, *address, u8::MAX),
             AcceptRule::Direct(prefix, link) => {
                 self.set_address(bytes, 0, prefix.network(), prefix.prefix_len());
+                self.set_name(bytes, 1, link.as_str());
+            }
+            AcceptRule::Peers {
+                input,
+                source,
+                link,
+            } => {
+                if let Some(prefix) = source {
+                    self.set_address(bytes, 0, prefix.network(), prefix.prefix_len());
+                }
+                self.set_name(bytes, 0, input.as_str());
                 self.set_name(bytes, 1, link.as_str());
             }
             AcceptRule::ToPort {

@@ -10,10 +10,10 @@ use crate::Plan;
 use crate::hooks::UPLINK_HOOKS;
 use crate::peers::tunnels::mac_of;
 
-const V4: &str = "viaduct.vx";
-const V6: &str = "viaduct.vx6";
+pub(super) const V4: &str = "viaduct.vx";
+pub(super) const V6: &str = "viaduct.vx6";
 
-fn tunnelled(mode: BetweenNodes, peers: impl IntoIterator<Item = Peer>) -> NodeIntent {
+pub(super) fn tunnelled(mode: BetweenNodes, peers: impl IntoIterator<Item = Peer>) -> NodeIntent {
     let mut intent = intent(peers);
     intent.peers.options.between_nodes = mode;
     intent.peers.options.tunnel.node = Some(parse("here"));
@@ -104,7 +104,7 @@ fn change(change: &TunnelChange, observed: &mut Observed) {
 }
 
 /// Plans and executes until nothing is left, with the programs that the plan of the node attaches.
-fn settle(intent: &NodeIntent, observed: &mut Observed) -> PeerPlan {
+pub(super) fn settle(intent: &NodeIntent, observed: &mut Observed) -> PeerPlan {
     for _ in 0..4 {
         let plan = plan_peers(intent, observed);
         if plan.plan.is_empty() {
