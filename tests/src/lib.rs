@@ -29,6 +29,7 @@ mod datagrams;
 mod distant_host;
 mod drop_reasons;
 mod echo;
+mod expected_drop;
 mod forwarded;
 mod forwarding_scene;
 mod frame_flood;
@@ -66,10 +67,11 @@ pub use datagrams::{
     add_service_rule, count_delivered, enlarge_receive_buffer, set_bridge_netfilter,
 };
 pub use distant_host::DistantHost;
-pub use drop_reasons::{PROVOKED, UNPROVOKED};
+pub use drop_reasons::{PROVOKED, are_all_provoked};
 pub use echo::{
     Echo, tcp_echo, tcp_source, udp_gets_no_answer, udp_seen_as, udp_socket, udp_source,
 };
+pub use expected_drop::{DropListener, ExpectedDrop, bare_ends};
 pub use forwarding_scene::{ForwardingScene, connects};
 pub use frame_flood::FrameFlood;
 pub use iperf::{Iperf, Throughput, measure, measure_in};

@@ -1,6 +1,8 @@
 //! Each drop reason that traffic can provoke here: its event names pod, packet and reason, and
 //! `viaductctl why` explains the same packet with the same reason.
 
+#[path = "drop_reasons/fragments.rs"]
+mod fragments;
 #[path = "drops/provoked.rs"]
 mod provoked;
 #[path = "admission/scene.rs"]
@@ -9,13 +11,13 @@ mod scene;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ::abi::Mac;
-use anyhow::{Context as _, Result, ensure};
-use e2e::{FrameSender, NODE, PROVOKED, WORLD, until};
+use ::abi::{DropReason as R, Mac};
+use anyhow::Result;
+use e2e::{DropListener, FrameSender, NODE, WORLD, are_all_provoked, bare_ends, until};
 use serde_json::json;
 use verdict::simulator::frame::{Body, Frame};
 
-use self::provoked::{Listener, Provoked, bare, datagram, forged_mac, ports, tagged};
+use self::provoked::{Provoked, datagram, forged_mac, listen, ports, tagged};
 use self::scene::{HOSTPORT, PORT, REFUSED, Scene, abi, declared};
 
 const EACH_DROP: &str = "--drop-event-interval=1";
@@ -46,31 +48,31 @@ fn of_pod(scene: &Scene) -> Result<Vec<Provoked>> {
     let dhcp = Body::Udp(67, 68, REFUSED.to_vec());
     let broadcast: IpAddr = "255.255.255.255".parse()?;
     let all = [
-        Provoked::by_pod("spoofed-mac", forged_mac(scene)?, ports(own, victim)),
+        Provoked::by_pod(R::SpoofedMac, forged_mac(scene)?, ports(own, victim)),
         Provoked::by_pod(
-            "spoofed-address",
+            R::SpoofedAddress,
             scene.to_victim(other, victim, REFUSED),
             ports(other, victim),
         ),
         Provoked::by_pod(
-            "martian",
+            R::Martian,
             scene.to_gateway(own, loopback, REFUSED),
             ports(own, loopback),
         ),
-        Provoked::by_pod("unknown-vlan", tagged(&valid, 5), ports(own, victim)),
-        Provoked::by_pod("too-many-headers", headers.bytes(), bare(own6, victim6)),
+        Provoked::by_pod(R::UnknownVlan, tagged(&valid, 5), ports(own, victim)),
+        Provoked::by_pod(R::TooManyHeaders, headers.bytes(), bare_ends(own6, victim6)),
         // An answer that no request belongs to.
-        Provoked::by_pod("no-flow", to_world, bare(own, WORLD[0])).at("uplink_out"),
-        Provoked::by_pod("foreign-frame", foreign, None),
-        Provoked::by_pod("malformed", malformed, bare(own, victim)),
-        Provoked::by_pod("tiny-fragment", tiny, ports(own, victim)),
+        Provoked::by_pod(R::NoFlow, to_world, bare_ends(own, WORLD[0])).at("uplink_out"),
+        Provoked::by_pod(R::ForeignFrame, foreign, None),
+        Provoked::by_pod(R::Malformed, malformed, bare_ends(own, victim)),
+        Provoked::by_pod(R::TinyFragment, tiny, ports(own, victim)),
         Provoked::by_pod(
-            "rogue-router",
+            R::RogueRouter,
             scene.frame(abi(own), abi(victim), scene.victim_mac, icmp(9)),
-            bare(own, victim),
+            bare_ends(own, victim),
         ),
         Provoked::by_pod(
-            "rogue-dhcp",
+            R::RogueDhcp,
             scene.frame(abi(own), abi(broadcast), Mac::new([255; 6]), dhcp),
             [format!("{own}:67"), format!("{broadcast}:68")],
         ),
@@ -101,20 +103,20 @@ fn of_world(scene: &Scene) -> Result<Vec<Provoked>> {
     malformed[24] ^= 0xff;
     Ok(vec![
         Provoked::by_world(
-            "spoofed-from-outside",
+            R::SpoofedFromOutside,
             frame(own, victim),
             true,
             ports(own, victim),
         ),
         Provoked::by_world(
-            "martian",
+            R::Martian,
             frame(loopback, to_node),
             false,
             ports(loopback, to_node),
         ),
-        Provoked::by_world("malformed", malformed, true, ports(WORLD[0], victim)),
+        Provoked::by_world(R::Malformed, malformed, true, ports(WORLD[0], victim)),
         Provoked::by_world(
-            "unknown-pod",
+            R::UnknownPod,
             frame(WORLD[0], unassigned),
             false,
             ports(WORLD[0], unassigned),
@@ -135,7 +137,24 @@ fn error_about_hostport(scene: &Scene) -> Provoked {
     };
     let body = Body::Icmp(3, 1, [0; 4], quoted.bytes());
     let frame = scene.outside_to_node(&Frame::new(abi(WORLD[0]), abi(node), body));
-    Provoked::by_world("error-without-flow", frame, false, bare(WORLD[0], node))
+    Provoked::by_world(R::ErrorWithoutFlow, frame, false, bare_ends(WORLD[0], node))
+}
+
+/// Limits the sender to a rate that packets of this length exceed for minutes, and returns some of
+/// them.
+fn beyond_limit(scene: &Scene) -> Result<Provoked> {
+    let limit = format!("limit {} --egress 1k", scene.sender.id());
+    scene.agent.ctl(&limit)?;
+    let [own, victim] = scene.own(0)?;
+    let frame = |port| {
+        let body = Body::Udp(port, PORT, vec![0; 1_200]);
+        scene.frame(abi(own), abi(victim), scene.victim_mac, body)
+    };
+    // Packets of many low-rate flows use up what these may have beyond the limit.
+    let others = (20_000..20_100).map(frame);
+    let flood = (0..200).map(|_| frame(41_000));
+    let last = Provoked::by_pod(R::RateLimit, frame(41_000), ports(own, victim));
+    Ok(last.after(others.chain(flood)))
 }
 
 /// Returns a frame of the sender with two tags of VLAN 0, behind which nothing is reported.
@@ -143,7 +162,7 @@ fn tagged_twice(scene: &Scene) -> Result<Provoked> {
     let [own, victim] = scene.own(0)?;
     let valid = scene.to_victim(own, victim, REFUSED);
     Ok(Provoked::by_pod(
-        "tagged-twice",
+        R::TaggedTwice,
         tagged(&tagged(&valid, 0), 0),
         None,
     ))
@@ -155,12 +174,20 @@ fn of_networks() -> Result<Vec<(Scene, Provoked)>> {
     let closed = with("directAccess", json!(false))?;
     let [_, victim] = closed.own(0)?;
     let direct = closed.frame_of_world(WORLD[0], victim, PORT, REFUSED);
-    let direct = Provoked::by_world("direct-access", direct, true, ports(WORLD[0], victim));
+    let direct = Provoked::by_world(R::DirectAccess, direct, true, ports(WORLD[0], victim));
     let isolated = with("ingressPolicy", json!("isolated"))?;
     let [own, victim] = isolated.own(0)?;
     let policy = isolated.to_victim(own, victim, REFUSED);
-    let policy = Provoked::by_pod("ingress-policy", policy, ports(own, victim));
-    Ok(vec![(closed, direct), (isolated, policy)])
+    let policy = Provoked::by_pod(R::IngressPolicy, policy, ports(own, victim));
+    let internal = with("internal", json!(true))?;
+    let [own, _] = internal.own(0)?;
+    let leaving = internal.to_gateway(own, WORLD[0], REFUSED);
+    let leaving = Provoked::by_pod(R::InternalNetwork, leaving, ports(own, WORLD[0]));
+    Ok(vec![
+        (closed, direct),
+        (isolated, policy),
+        (internal, leaving),
+    ])
 }
 
 /// A packet without ports whose replies could not be told from those of another pod.
@@ -179,18 +206,18 @@ fn of_clash(scene: &Scene) -> Result<Provoked> {
         Ok((flows["matching"] == 1).then_some(()))
     })?;
     let clashing = frame(own, scene.sender_mac);
-    Ok(Provoked::by_pod("nat-clash", clashing, bare(own, WORLD[0])).at("uplink_out"))
+    Ok(Provoked::by_pod(R::NatClash, clashing, bare_ends(own, WORLD[0])).at("uplink_out"))
 }
 
 #[test]
 fn each_provoked_drop_is_an_event_and_explained_with_the_same_reason() -> Result<()> {
-    let mut provoked = BTreeSet::new();
-    let mut check = |scene: &Scene, listener: &Listener, one: &Provoked| {
-        provoked.insert(one.reason);
-        one.check(scene, listener).context(one.reason)
-    };
     let scene = Scene::new(&[EACH_DROP])?;
-    let listener = Listener::start(&scene)?;
+    let listener = listen(&scene)?;
+    let mut provoked = BTreeSet::new();
+    let mut check = |scene: &Scene, listener: &DropListener, one: &Provoked| {
+        provoked.insert(one.reason().name());
+        one.check(scene, listener)
+    };
     let last = [error_about_hostport(&scene)];
     for one in of_pod(&scene)?
         .iter()
@@ -201,10 +228,11 @@ fn each_provoked_drop_is_an_event_and_explained_with_the_same_reason() -> Result
     }
     check(&scene, &listener, &of_clash(&scene)?)?;
     for (scene, one) in &of_networks()? {
-        check(scene, &Listener::start(scene)?, one)?;
+        check(scene, &listen(scene)?, one)?;
     }
     check(&scene, &listener, &tagged_twice(&scene)?)?;
-    let listed: BTreeSet<&str> = PROVOKED.iter().map(|reason| reason.name()).collect();
-    ensure!(provoked == listed, "{provoked:?}, but listed: {listed:?}");
-    Ok(())
+    let limited = Scene::new(&[EACH_DROP])?;
+    check(&limited, &listen(&limited)?, &beyond_limit(&limited)?)?;
+    provoked.extend(fragments::check(&scene, &listener)?);
+    are_all_provoked("drop_reasons", &provoked)
 }

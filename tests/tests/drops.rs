@@ -12,7 +12,7 @@ use e2e::{FrameFlood, FrameSender, Pod, SOCKET, until};
 use serde_json::Value;
 use verdict::simulator::frame::Frame;
 
-use self::provoked::{FORGED, Listener, datagram, forged_mac};
+use self::provoked::{FORGED, datagram, forged_mac, listen};
 use self::scene::{PORT, REFUSED, Scene, abi};
 
 /// Returns the counters of a pod.
@@ -80,7 +80,7 @@ fn the_status_names_a_pod_that_loses_packets_with_the_reason_and_advice() -> Res
 #[test]
 fn a_flood_of_one_pod_hides_no_drop_of_another() -> Result<()> {
     let scene = Scene::new(&[])?;
-    let listener = Listener::start(&scene)?;
+    let listener = listen(&scene)?;
     let forged = forged_mac(&scene)?;
     let sender = FrameSender::new(&scene.sender.machine, "eth0", scene.gateways[0])?;
     let flood = FrameFlood::start(sender, move |_| forged.clone());
@@ -120,7 +120,7 @@ fn a_flood_of_one_pod_hides_no_drop_of_another() -> Result<()> {
 #[test]
 fn viaductctl_drops_prints_what_has_just_been_dropped_with_advice() -> Result<()> {
     let scene = Scene::new(&[])?;
-    let listener = Listener::start(&scene)?;
+    let listener = listen(&scene)?;
     scene.inside.send(&forged_mac(&scene)?)?;
     listener.until("the drop is an event", |event| {
         event["reason"] == "spoofed-mac"

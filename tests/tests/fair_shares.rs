@@ -1,14 +1,16 @@
 //! Fair shares under pressure: what some pods, or clients with forged addresses, do to the flow
 //! table costs others nothing.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use abi::Address;
+use abi::{Address, DropReason};
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Agent, Config, Connection, Echo, Mapping, NODE, POD_CIDRS, Pod, RawSocket, Sandbox, SynFlood,
-    WORLD, is_slow, ping, until,
+    Agent, Config, Connection, DropListener, Echo, ExpectedDrop, Mapping, NODE, POD_CIDRS, Pod,
+    RawSocket, Sandbox, SynFlood, WORLD, are_all_provoked, is_slow, ping, until,
 };
 use verdict::simulator::frame::{Body, Frame};
 
@@ -46,33 +48,49 @@ fn abi_address(address: IpAddr) -> Address {
 
 /// Returns a datagram of a pod from that port to the server in the world, from the IP header on.
 fn datagram(pod: &Pod, port: u16) -> Result<Vec<u8>> {
-    let (own, to) = (pod.address(WORLD[0])?, WORLD[0]);
+    Ok(datagram_from(pod.address(WORLD[0])?, port))
+}
+
+fn datagram_from(source: IpAddr, port: u16) -> Vec<u8> {
     let body = Body::Udp(port, SERVER, b"who am I?".to_vec());
-    let mut frame = Frame::new(abi_address(own), abi_address(to), body);
+    let mut frame = Frame::new(abi_address(source), abi_address(WORLD[0]), body);
     frame.ethernet = None;
-    Ok(frame.packet())
+    frame.packet()
+}
+
+/// Datagrams of a pod, each of another flow, and the socket that sends them.
+type Flows = (RawSocket, Vec<Vec<u8>>);
+
+/// Prepares `flows` flows of each pod to the server in the world.
+fn prepare(pods: &[Pod], flows: u16) -> Result<Vec<Flows>> {
+    pods.iter()
+        .map(|pod| {
+            // The pods have no sockets, and must not send errors about the replies.
+            pod.machine.call("nft add table inet quiet")?;
+            let chain = "add chain inet quiet input { type filter hook input priority 0; }";
+            pod.machine.call_words(&["nft", chain])?;
+            let rule = format!("nft add rule inet quiet input udp sport {SERVER} drop");
+            pod.machine.call(&rule)?;
+            let packets = (20_000..20_000 + flows)
+                .map(|port| datagram(pod, port))
+                .collect::<Result<Vec<_>>>()?;
+            Ok((RawSocket::sender(&pod.machine, WORLD[0])?, packets))
+        })
+        .collect()
+}
+
+fn send(senders: &[Flows]) -> Result<()> {
+    senders
+        .iter()
+        .try_for_each(|(raw, packets)| packets.iter().try_for_each(|it| raw.send(it, WORLD[0])))
 }
 
 /// Fills the table with answered flows that last, of `pods` in equal parts.
 fn fill(agent: &Agent, pods: &[Pod], flows: u16) -> Result<()> {
-    let mut senders = Vec::new();
-    for pod in pods {
-        // The pods have no sockets, and must not send errors about the replies.
-        pod.machine.call("nft add table inet quiet")?;
-        let chain = "add chain inet quiet input { type filter hook input priority 0; }";
-        pod.machine.call_words(&["nft", chain])?;
-        let rule = format!("nft add rule inet quiet input udp sport {SERVER} drop");
-        pod.machine.call(&rule)?;
-        let packets = (20_000..20_000 + flows)
-            .map(|port| datagram(pod, port))
-            .collect::<Result<Vec<_>>>()?;
-        senders.push((RawSocket::sender(&pod.machine, WORLD[0])?, packets));
-    }
+    let senders = prepare(pods, flows)?;
     let start = Instant::now();
     until("the flow table is full of flows that last", || {
-        for (raw, packets) in &senders {
-            packets.iter().try_for_each(|it| raw.send(it, WORLD[0]))?;
-        }
+        send(&senders)?;
         let table = agent.get("/v1/flows?limit=0")?["room"].take();
         let is_full = table["used_entries"].as_u64() >= table["entries"].as_u64();
         Ok((is_full && start.elapsed() > Duration::from_secs(3)).then_some(()))
@@ -138,6 +156,62 @@ fn four_pods_fill_the_flow_table_and_others_open_flows_past_the_stack() -> Resul
 #[test]
 fn four_pods_fill_the_flow_table_and_others_open_flows_through_the_stack() -> Result<()> {
     four_pods_fill_the_table("never")
+}
+
+/// Requires that a new flow of the pod is refused, as an event and as the explanation of it.
+fn is_refused(
+    agent: &Agent,
+    listener: &DropListener,
+    (reason, pod): (DropReason, &Pod),
+) -> Result<&'static str> {
+    let own = pod.address(WORLD[0])?;
+    let expected = ExpectedDrop {
+        reason,
+        hook: "uplink_out",
+        pod: Some(pod.id().to_owned()),
+        ends: Some([own.to_string(), format!("{}:{SERVER}", WORLD[0])]),
+    };
+    let raw = RawSocket::sender(&pod.machine, WORLD[0])?;
+    let port = Cell::new(40_000);
+    expected.check(agent, listener, || {
+        port.set(port.get() + 1);
+        raw.send(&datagram(pod, port.get())?, WORLD[0])
+    })?;
+    Ok(reason.name())
+}
+
+#[test]
+fn flows_that_are_refused_are_events_and_explained_with_the_same_reason() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let size = format!("--flow-table-size={SMALL_TABLE}");
+    let agent = Agent::start(&sandbox.node, &[&size, "--drop-event-interval=1"])?;
+    let mut pods = (0..5)
+        .map(|number| attached(&sandbox, &format!("greedy-{number}"), Config::new("1.1.0")))
+        .collect::<Result<Vec<_>>>()?;
+    let _echo = Echo::start(&sandbox.world, SERVER)?;
+    let forged = datagram_from("192.0.2.77".parse()?, 20_000);
+    let raw = RawSocket::sender(&pods[0].machine, WORLD[0])?;
+    let listener = DropListener::start(&agent, &format!("{}:{SERVER}", WORLD[0]), || {
+        raw.send(&forged, WORLD[0])
+    })?;
+    // More than the 4,096 flows that the table has places for, and fewer than the quota of a pod.
+    fill(&agent, &pods, 850)?;
+    let mut provoked = BTreeSet::new();
+    let full = DropReason::FlowTableFull;
+    provoked.insert(is_refused(&agent, &listener, (full, &pods[0]))?);
+
+    // Now alone, a pod gets as many as its quota.
+    for pod in pods.drain(1..) {
+        pod.del()?;
+    }
+    let senders = prepare(&pods, 1_200)?;
+    until("the pod has as many flows as its quota", || {
+        send(&senders)?;
+        Ok((dropped(&agent, DropReason::FlowQuota.name())? > 0).then_some(()))
+    })?;
+    let quota = DropReason::FlowQuota;
+    provoked.insert(is_refused(&agent, &listener, (quota, &pods[0]))?);
+    are_all_provoked("fair_shares", &provoked)
 }
 
 /// Forged SYNs each second. A busy machine may send fewer: then the flood lasts until as many have

@@ -1,6 +1,7 @@
 //! Many flows at once: quotas, exhaustion of ports and of the flow table, and isolation between
 //! pods.
 
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,8 +10,8 @@ use std::time::Instant;
 use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Config, Connection, ConnectionLoad, Echo, Machine, Mapping, NODE, Pod, RawSocket, Sandbox,
-    Sends, Stream, WORLD, ping, tcp_source, until,
+    Config, Connection, ConnectionLoad, DropListener, Echo, ExpectedDrop, Machine, Mapping, NODE,
+    Pod, RawSocket, Sandbox, Sends, Stream, WORLD, are_all_provoked, ping, tcp_source, until,
 };
 use verdict::simulator::frame::{Body, Frame, flag};
 
@@ -198,6 +199,27 @@ fn a_port_becomes_free(
     Ok(())
 }
 
+/// Requires that a new flow of the pod is refused, as an event and as the explanation of it.
+fn is_refused_for_want_of_a_port(agent: &e2e::Agent, pod: &Pod, server: SocketAddr) -> Result<()> {
+    let own = pod.address(server.ip())?;
+    let raw = RawSocket::sender(&pod.machine, server.ip())?;
+    let port = Cell::new(45_000);
+    let send = || {
+        port.set(port.get() + 1);
+        let body = Body::Udp(port.get(), server.port(), b"who am I?".to_vec());
+        raw.send(&opening(pod, server.ip(), body)?, server.ip())
+    };
+    let listener = DropListener::start(agent, &server.to_string(), send)?;
+    let expected = ExpectedDrop {
+        reason: abi::DropReason::NoPort,
+        hook: "uplink_out",
+        pod: Some(pod.id().to_owned()),
+        ends: Some([own.to_string(), server.to_string()]),
+    };
+    expected.check(agent, &listener, send)?;
+    are_all_provoked("nat_load", &[expected.reason.name()].into())
+}
+
 /// Flows beyond the number of masquerade ports. The quota of one pod is a quarter of the table, so
 /// several pods are needed. A slow machine takes longer for all of them than the idle timeout of a
 /// flow, so there are only a few more flows than ports. Each pod stays below half of its quota,
@@ -208,7 +230,8 @@ fn flows_beyond_the_masquerade_ports_are_refused_until_a_port_is_free() -> Resul
     const PODS: usize = 3;
     const EACH: u16 = 24_000;
     let sandbox = Sandbox::new()?;
-    let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=393216"])?;
+    let flags = ["--flow-table-size=393216", "--drop-event-interval=1"];
+    let agent = e2e::Agent::start(&sandbox.node, &flags)?;
     let late = attached(&sandbox, "late")?;
     let flooding = (0..PODS)
         .map(|number| attached(&sandbox, &format!("greedy-{number}")))
@@ -246,6 +269,8 @@ fn flows_beyond_the_masquerade_ports_are_refused_until_a_port_is_free() -> Resul
         }
         Ok((refused > 1_000).then_some(()))
     })?;
+
+    is_refused_for_want_of_a_port(&agent, &flooding[0], server)?;
 
     // Established flows continue, and other servers are not affected.
     open.exchange()?;

@@ -125,6 +125,12 @@ impl Scene {
         frame.from_to(self.world_mac, self.node_mac).bytes()
     }
 
+    /// Returns the bytes of the first fragment of a packet of the world to the node.
+    pub(crate) fn first_fragment_of_world(&self, frame: &Frame) -> Vec<u8> {
+        let addressed = frame.clone().from_to(self.world_mac, self.node_mac);
+        addressed.fragment(1, 0..32)
+    }
+
     /// The addresses of the sender and of the victim in a family.
     pub(crate) fn own(&self, family: usize) -> Result<[IpAddr; 2]> {
         let like = NODE[family];

@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
-use ::abi::{Address, Mac};
-use anyhow::{Context as _, Result, ensure};
-use e2e::{FrameSender, Process, WORLD, until};
-use serde_json::{Value, json};
+use ::abi::{Address, DropReason, Mac};
+use anyhow::Result;
+use e2e::{DropListener, ExpectedDrop, FrameSender, WORLD};
 use verdict::simulator::frame::{Body, Frame};
 
 use crate::scene::{PORT, REFUSED, Scene, abi};
@@ -21,61 +20,34 @@ pub(crate) fn forged_mac(scene: &Scene) -> Result<Vec<u8>> {
     Ok(frame.from_to(FORGED, scene.victim_mac).bytes())
 }
 
-/// Parameter of `GET /v1/why` for the last packet of which no pod is known, `(node)`.
-const NO_POD: &str = "%28node%29";
-
-/// A client of `GET /v1/drops`, which runs until the end of the test.
-pub(crate) struct Listener(Process);
-
-impl Listener {
-    /// Starts to listen, and waits until the datapath reports to it.
-    pub(crate) fn start(scene: &Scene) -> Result<Self> {
-        let listener = Self(scene.agent.follow_drops()?);
-        let probe = Frame::new(
-            abi(WORLD[0]),
-            Address::v4([127, 0, 0, 9]),
-            datagram(b"probe"),
-        );
-        let probe = scene.outside_to_node(&probe);
-        until("the datapath reports to the agent", || {
-            scene.outside.send(&probe)?;
-            let is_probe = |event: &Value| event["packet"]["destination"] == "127.0.0.9:7000";
-            Ok(listener.events()?.iter().any(is_probe).then_some(()))
-        })?;
-        Ok(listener)
-    }
-
-    pub(crate) fn events(&self) -> Result<Vec<Value>> {
-        let output = self.0.output();
-        // The last line may not be complete yet.
-        let whole = output.rsplit_once('\n').map_or("", |(lines, _)| lines);
-        whole
-            .lines()
-            .map(|line| Ok(serde_json::from_str(line)?))
-            .collect()
-    }
-
-    /// Waits for an event that `is_wanted`, and returns it.
-    pub(crate) fn until(&self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Result<Value> {
-        let found = until(what, || {
-            Ok(self.events()?.into_iter().find(|it| is_wanted(it)))
-        });
-        found.with_context(|| self.0.output())
-    }
+/// Starts to listen, and waits until the datapath reports to the agent.
+pub(crate) fn listen(scene: &Scene) -> Result<DropListener> {
+    let loopback = Address::v4([127, 0, 0, 9]);
+    let probe = Frame::new(abi(WORLD[0]), loopback, datagram(b"probe"));
+    let probe = scene.outside_to_node(&probe);
+    DropListener::start(&scene.agent, "127.0.0.9:7000", || {
+        scene.outside.send(&probe)
+    })
 }
 
 pub(crate) fn datagram(payload: &[u8]) -> Body {
     Body::Udp(41_000, PORT, payload.to_vec())
 }
 
-/// A packet that is dropped, and what its event must say.
+/// The pod of an event.
+enum Owner {
+    Sender,
+    Victim,
+    None,
+}
+
+/// Frames of which the last one is dropped, and what its event must say.
 pub(crate) struct Provoked {
-    pub(crate) reason: &'static str,
+    reason: DropReason,
     hook: &'static str,
-    /// Whether the pod is the victim; `None` where no pod is known.
-    is_victim: Option<bool>,
+    owner: Owner,
     from_world: bool,
-    frame: Vec<u8>,
+    frames: Vec<Vec<u8>>,
     /// Source and destination; `None` where the packet has no addresses.
     ends: Option<[String; 2]>,
 }
@@ -83,30 +55,34 @@ pub(crate) struct Provoked {
 impl Provoked {
     /// A packet of the sender.
     pub(crate) fn by_pod(
-        reason: &'static str,
+        reason: DropReason,
         frame: Vec<u8>,
         ends: impl Into<Option<[String; 2]>>,
     ) -> Self {
         Self {
             reason,
             hook: "from_pod",
-            is_victim: Some(false),
+            owner: Owner::Sender,
             from_world: false,
-            frame,
+            frames: vec![frame],
             ends: ends.into(),
         }
     }
 
     /// A packet of the world for the victim, or for no pod.
     pub(crate) fn by_world(
-        reason: &'static str,
+        reason: DropReason,
         frame: Vec<u8>,
         is_for_victim: bool,
         ends: [String; 2],
     ) -> Self {
         Self {
             hook: "uplink_in",
-            is_victim: is_for_victim.then_some(true),
+            owner: if is_for_victim {
+                Owner::Victim
+            } else {
+                Owner::None
+            },
             from_world: true,
             ..Self::by_pod(reason, frame, ends)
         }
@@ -117,74 +93,51 @@ impl Provoked {
         Self { hook, ..self }
     }
 
-    pub(crate) fn check(&self, scene: &Scene, listener: &Listener) -> Result<()> {
+    /// The same, with frames that are sent before.
+    pub(crate) fn after(mut self, frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        self.frames.splice(0..0, frames);
+        self
+    }
+
+    pub(crate) const fn reason(&self) -> DropReason {
+        self.reason
+    }
+
+    pub(crate) fn check(&self, scene: &Scene, listener: &DropListener) -> Result<()> {
         let sender = if self.from_world {
             &scene.outside
         } else {
             &scene.inside
         };
-        sender.send(&self.frame)?;
-        let ends = self.ends.as_ref().map_or(
-            Value::Null,
-            |[source, destination]| json!({ "source": source, "destination": destination }),
-        );
-        let what = format!("an event of {} with {ends}", self.reason);
-        let event = listener.until(&what, |event| {
-            event["reason"] == self.reason && event["packet"] == ends
-        })?;
-        let pod = self.is_victim.map(|is_victim| {
-            if is_victim {
-                scene.victim.id()
-            } else {
-                scene.sender.id()
-            }
-        });
-        ensure!(event["containerID"].as_str() == pod, "{event}");
-        ensure!(event["hook"] == self.hook, "{event}");
-        ensure!(event["count"].as_u64() >= Some(1), "{event}");
-        let known = ::abi::DropReason::ALL
-            .into_iter()
-            .find(|it| it.name() == self.reason);
-        ensure!(
-            event["advice"].as_str() == known.map(::abi::DropReason::advice),
-            "{event}"
-        );
-        self.explain(scene, sender, pod.unwrap_or(NO_POD), &ends)
+        self.check_from(sender, scene, listener)
     }
 
-    /// Requires that the explanation of the pod's last drop has the reason, and its packet.
-    fn explain(&self, scene: &Scene, sender: &FrameSender, pod: &str, ends: &Value) -> Result<()> {
-        // Another packet of the pod may have been dropped since.
-        let view = until(&format!("the last drop is as {}", self.reason), || {
-            let view = scene.agent.get(&format!("/v1/why?last_drop={pod}"))?;
-            if view["dropped"]["reason"] == self.reason && view["dropped"]["packet"] == *ends {
-                return Ok(Some(view));
-            }
-            sender.send(&self.frame)?;
-            Ok(None)
-        })?;
-        let request = &view["request"];
-        ensure!(request["reason"] == self.reason, "{view:#}");
-        ensure!(request["advice"] == view["dropped"]["advice"], "{view:#}");
-        let steps = request["steps"].as_array().context("steps")?;
-        let last = steps.last().context("a step")?;
-        ensure!(last["ends"] == true, "{view:#}");
-        let text = last["text"].as_str().unwrap_or_default();
-        ensure!(text.contains(self.reason), "{view:#}");
-        if !ends.is_null() {
-            ensure!(request["packet"] == *ends, "{view:#}");
-        }
-        Ok(())
+    /// As [`Provoked::check`], with the frames sent by another socket.
+    pub(crate) fn check_from(
+        &self,
+        sender: &FrameSender,
+        scene: &Scene,
+        listener: &DropListener,
+    ) -> Result<()> {
+        let expected = ExpectedDrop {
+            reason: self.reason,
+            hook: self.hook,
+            pod: match self.owner {
+                Owner::Sender => Some(scene.sender.id().to_owned()),
+                Owner::Victim => Some(scene.victim.id().to_owned()),
+                Owner::None => None,
+            },
+            ends: self.ends.clone(),
+        };
+        expected.check(&scene.agent, listener, || {
+            self.frames.iter().try_for_each(|it| sender.send(it))
+        })
     }
 }
 
 /// Returns source and destination of a datagram as events show them.
 pub(crate) fn ports(from: IpAddr, to: IpAddr) -> [String; 2] {
     [format!("{from}:41000"), format!("{to}:{PORT}")]
-}
-
-pub(crate) fn bare(from: IpAddr, to: IpAddr) -> [String; 2] {
-    [from.to_string(), to.to_string()]
 }
 
 /// Puts a VLAN tag into a frame.

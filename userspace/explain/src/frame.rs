@@ -13,6 +13,15 @@ const LARGEST: usize = 65_000;
 /// Builds the packet of a question, with an Ethernet header to and from these MAC addresses. A TCP
 /// segment opens a connection, or answers the one that does.
 pub(crate) fn build(question: &Question, is_answer: bool, ethernet: Option<[Mac; 2]>) -> Vec<u8> {
+    question.shape.bytes(frame(question, is_answer, ethernet))
+}
+
+/// Builds the fragment that has to arrive before the packet of a question; `None` where none has.
+pub(crate) fn preceding(question: &Question, ethernet: Option<[Mac; 2]>) -> Option<Vec<u8>> {
+    question.shape.preceding(frame(question, false, ethernet))
+}
+
+fn frame(question: &Question, is_answer: bool, ethernet: Option<[Mac; 2]>) -> Frame {
     let Question { tuple, length, .. } = question;
     let is_v4 = tuple.source.is_v4();
     let payload = |header: usize| {
@@ -20,11 +29,10 @@ pub(crate) fn build(question: &Question, is_answer: bool, ethernet: Option<[Mac;
         vec![0; (*length).min(LARGEST).saturating_sub(headers)]
     };
     let body = body(question, is_answer, payload);
-    let frame = Frame {
+    Frame {
         ethernet,
         ..Frame::new(tuple.source, tuple.destination, body)
-    };
-    question.shape.bytes(frame)
+    }
 }
 
 /// Returns the body of the packet, with the payload behind a transport header of a length.

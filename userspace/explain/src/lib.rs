@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod entrance;
 mod explanation;
 mod frame;
 mod neighbour;
@@ -23,6 +24,7 @@ mod snapshot;
 mod stack;
 mod walk;
 
+pub use entrance::{before_translation, link_of_held};
 pub use explanation::{Decision, Explanation, HookRun, HookTrace, Leg, Outcome, Step};
 pub use node::Node;
 pub use question::{Question, Sender, sender_of};

@@ -12,6 +12,8 @@ use crate::recorder::Recorder;
 use crate::snapshot::{Helpers, LinkFacts, Snapshot};
 
 const SECOND: u64 = 1_000_000_000;
+/// Seconds after which the datapath does not hold a fragment any more.
+const FRAGMENTS_EXPIRE: u32 = 60;
 
 /// A node whose decisions can be explained.
 #[derive(Clone, Debug)]
@@ -78,6 +80,13 @@ impl Node {
         let world = &mut self.simulator.world;
         world.tagged = vlan.is_some();
         world.vlan_id = vlan.unwrap_or(0);
+    }
+
+    /// Lets so much time pass that no fragment is held any more. Returns whether one was dropped.
+    pub(crate) fn expire_fragments(&mut self) -> bool {
+        self.simulator.world.now += FRAGMENTS_EXPIRE;
+        self.simulator.sweep();
+        !self.simulator.world.lost.is_empty()
     }
 
     /// Sets the link that the packet has come in by, for its next hook.

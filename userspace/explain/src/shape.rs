@@ -1,8 +1,10 @@
 //! What a packet has besides addresses, ports and length: the reason for which it was dropped says
 //! so, where the report of a dropped packet does not contain the bytes.
 
+use std::ops::Range;
+
 use abi::{DropReason, Mac};
-use verdict::simulator::frame::Frame;
+use verdict::simulator::frame::{Body, Frame};
 
 /// A source MAC address that no pod has.
 pub(crate) const FORGED: Mac = Mac::new([2, 0, 0, 0, 0, 0xff]);
@@ -18,6 +20,15 @@ const OPTIONS: (u8, usize) = (60, 6);
 const MANY: usize = 32;
 /// Bytes of the transport header in a fragment that is too short.
 const TINY: usize = 4;
+/// Identification of fragments: the copied tables have no other ones.
+const IDENTIFICATION: u32 = 1;
+/// Least number of bytes in the payload of a packet of which fragments are made.
+const FRAGMENTED: usize = 64;
+/// Ranges of fragments behind the IP header: the first one, one behind it, and one that overlaps
+/// it.
+const FIRST: Range<usize> = 0..32;
+const LATER: Range<usize> = 32..56;
+const OVERLAPPING: Range<usize> = 24..48;
 
 /// Kind of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +50,15 @@ pub enum Shape {
     Tagged,
     /// A VLAN tag behind a VLAN tag.
     TaggedTwice,
+    /// A later fragment of a datagram whose first one has not arrived.
+    LaterFragment,
+    /// A fragment that overlaps the one before it.
+    OverlappingFragment,
+    /// The first fragment of an SCTP packet, whose checksum covers the others as well; a whole
+    /// packet of another protocol.
+    FirstFragmentOfSctp,
+    /// The copy of a pod's packet that the node has forwarded, with the bridge's MAC address.
+    Forwarded,
 }
 
 impl Shape {
@@ -58,6 +78,10 @@ impl Shape {
             R::ForeignFrame => Self::ForeignFrame,
             R::UnknownVlan => Self::Tagged,
             R::TaggedTwice => Self::TaggedTwice,
+            R::FragmentWithoutFirst => Self::LaterFragment,
+            R::OverlappingFragment => Self::OverlappingFragment,
+            R::RewriteFailed => Self::FirstFragmentOfSctp,
+            R::Duplicate => Self::Forwarded,
             _ => Self::Plain,
         }
     }
@@ -78,6 +102,15 @@ impl Shape {
         }
     }
 
+    /// Returns the fragment that has to arrive before the packet.
+    pub(crate) fn preceding(self, mut frame: Frame) -> Option<Vec<u8>> {
+        if !matches!(self, Self::OverlappingFragment) {
+            return None;
+        }
+        lengthen(&mut frame.body);
+        Some(frame.fragment(IDENTIFICATION, FIRST))
+    }
+
     /// Returns the bytes of a frame of this kind.
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -86,7 +119,12 @@ impl Shape {
     pub(crate) fn bytes(self, mut frame: Frame) -> Vec<u8> {
         let is_v4 = frame.source.is_v4();
         match self {
-            Self::TinyFragment => return frame.fragment(1, 0..TINY),
+            Self::TinyFragment => return frame.fragment(IDENTIFICATION, 0..TINY),
+            Self::LaterFragment => return fragment(frame, LATER),
+            Self::OverlappingFragment => return fragment(frame, OVERLAPPING),
+            Self::FirstFragmentOfSctp if matches!(frame.body, Body::Sctp(..)) => {
+                return fragment(frame, FIRST);
+            }
             Self::ManyHeaders if !is_v4 => {
                 let (number, length) = OPTIONS;
                 frame.options = vec![(number, vec![0; length]); MANY];
@@ -106,15 +144,36 @@ impl Shape {
     }
 }
 
+fn fragment(mut frame: Frame, range: Range<usize>) -> Vec<u8> {
+    lengthen(&mut frame.body);
+    frame.fragment(IDENTIFICATION, range)
+}
+
+/// Makes a payload so long that fragments of a packet with it have the ranges above.
+fn lengthen(body: &mut Body) {
+    let (Body::Tcp(_, _, _, payload)
+    | Body::Udp(_, _, payload)
+    | Body::UdpUnchecked(_, _, payload)
+    | Body::Sctp(_, _, payload)
+    | Body::Icmp(_, _, _, payload)
+    | Body::Other(_, payload)) = body;
+    if payload.len() < FRAGMENTED {
+        payload.resize(FRAGMENTED, 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use abi::protocol;
     use verdict::simulator::Place;
-    use verdict::simulator::example::{POD, node, other_pod, pod, remote};
+    use verdict::simulator::example::{
+        OTHER_POD, POD, SCTP_HOSTPORT, node, other_pod, pod, remote,
+    };
 
     use super::*;
     use crate::testing::{UPLINK, VETH, question, snapshot, tcp, world};
     use crate::{Node, Outcome, Question, Sender, explain_at};
+    use DropReason as R;
 
     fn outcome(place: Place, question: &Question) -> Outcome {
         let interface = if place == Place::FromPod {
@@ -133,7 +192,6 @@ mod tests {
 
     #[test]
     fn a_packet_of_each_kind_is_dropped_for_its_reason() {
-        use DropReason as R;
         for (reason, family) in [
             (R::SpoofedMac, 0),
             (R::SpoofedMac, 1),
@@ -165,6 +223,96 @@ mod tests {
             let place = Place::UplinkIn;
             let expected = Outcome::Dropped { place, reason };
             assert_eq!(outcome(place, &packet), expected, "{}", reason.name());
+        }
+    }
+
+    #[test]
+    fn fragments_are_dropped_without_the_first_one_and_where_they_overlap() {
+        for reason in [R::FragmentWithoutFirst, R::OverlappingFragment] {
+            for (number, ports) in [
+                (protocol::TCP, [40_000, 443]),
+                // As reported: the ports are in the first fragment.
+                (protocol::UDP, [0, 0]),
+            ] {
+                for family in [0, 1] {
+                    let from_pod = tcp(pod()[family], other_pod()[family], ports);
+                    let from_world = tcp(remote()[family], node()[family], ports);
+                    for (place, sender, mut tuple) in [
+                        (Place::FromPod, Sender::Pod(POD), from_pod),
+                        (Place::UplinkIn, Sender::World, from_world),
+                    ] {
+                        tuple.protocol = number;
+                        let packet = Question {
+                            shape: Shape::of(reason),
+                            ..question(sender, tuple)
+                        };
+                        let expected = Outcome::Dropped { place, reason };
+                        assert_eq!(outcome(place, &packet), expected, "{}", reason.name());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_later_fragment_is_dropped_at_the_uplink_whose_address_it_would_need() {
+        let reason = R::FragmentWithoutFirst;
+        for family in [0, 1] {
+            let tuple = tcp(pod()[family], remote()[family], [0, 0]);
+            let packet = Question {
+                shape: Shape::of(reason),
+                ..question(Sender::Pod(POD), tuple)
+            };
+            let place = Place::UplinkOut;
+            let expected = Outcome::Dropped { place, reason };
+            assert_eq!(outcome(place, &packet), expected);
+        }
+    }
+
+    #[test]
+    fn the_bridges_copy_of_a_pods_packet_is_dropped_as_a_duplicate() {
+        let reason = R::Duplicate;
+        let mut world = world();
+        world.settings.flags |= abi::SettingsFlags::DUPLICATES;
+        for network in world.networks.values_mut() {
+            (network.duplicates_v4, network.duplicates_v6) = (24, 64);
+        }
+        for family in [0, 1] {
+            let tuple = tcp(other_pod()[family], pod()[family], [40_000, 443]);
+            let mut packet = Question {
+                shape: Shape::of(reason),
+                ..question(Sender::Pod(OTHER_POD), tuple)
+            };
+            let place = Place::ToPod;
+            let node = || Node::new(snapshot(&world));
+            let outcome = explain_at(&mut node(), place, VETH, &packet).outcome;
+            assert_eq!(outcome, Outcome::Dropped { place, reason });
+            packet.shape = Shape::Plain;
+            let outcome = explain_at(&mut node(), place, VETH, &packet).outcome;
+            assert_ne!(outcome, Outcome::Dropped { place, reason });
+        }
+    }
+
+    #[test]
+    fn the_checksum_of_a_fragmented_sctp_packet_cannot_be_rewritten() {
+        let reason = R::RewriteFailed;
+        let mut world = world();
+        for (key, hostport) in &mut world.hostports {
+            if key.protocol == protocol::SCTP {
+                hostport.port = abi::Port::new(9_999);
+            }
+        }
+        for family in [0, 1] {
+            let mut tuple = tcp(remote()[family], node()[family], [40_000, SCTP_HOSTPORT]);
+            tuple.protocol = protocol::SCTP;
+            let packet = Question {
+                shape: Shape::of(reason),
+                ..question(Sender::World, tuple)
+            };
+            let place = Place::UplinkIn;
+            let mut node = Node::new(snapshot(&world));
+            let outcome = explain_at(&mut node, place, UPLINK, &packet).outcome;
+            assert_eq!(outcome, Outcome::Dropped { place, reason });
         }
     }
 

@@ -1,16 +1,17 @@
 //! Follows a packet from its sender to where its way ends, and the answer back.
 
-use abi::{Mac, Tuple};
+use abi::{DropReason, Mac, Tuple};
 use steps::RouteDecision;
 use verdict::Verdict;
 use verdict::hostport_from_node::{self, SocketRequest};
 use verdict::simulator::Place;
 
+use crate::entrance::Entrance;
 use crate::explanation::{Decision, Explanation, HookRun, Leg, Outcome, Step};
 use crate::frame;
 use crate::node::Node;
 use crate::question::{Question, Sender, is_loopback};
-use crate::sentences::{end, ends};
+use crate::sentences::{dropped, end, ends};
 use crate::snapshot::{address, ip, route};
 
 /// Explains what happens to a packet, and to the answer to it.
@@ -89,7 +90,7 @@ pub(crate) struct Walk<'a> {
     /// Whether the packet belongs to a flow that existed before.
     pub(crate) has_flow: bool,
     sent: Tuple,
-    steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
     hooks: Vec<HookRun>,
     doubts: Vec<String>,
 }
@@ -153,35 +154,37 @@ impl<'a> Walk<'a> {
 
     /// Runs the hook of a place only.
     fn at(&mut self, place: Place, interface: u32, question: &Question) -> Outcome {
-        let uplink = self.node.world().uplinks.get(&interface).copied();
-        let of_pod = self.node.world().interfaces.get(&interface).copied();
-        let ethernet = match (place, of_pod) {
-            (Place::FromPod, Some(of)) => {
-                let from = self.pod(of.pod).map_or_else(Mac::default, |pod| pod.mac);
-                let steps = self.steps.len();
-                let to = self.resolve(of.pod, &question.tuple.destination);
-                self.steps.truncate(steps);
-                let bridge = self.pod(of.pod).map_or(0, |pod| pod.network);
-                let network = self.node.world().networks.get(&bridge).copied();
-                let to = to.unwrap_or_else(|_| network.unwrap_or_default().mac);
-                Some([to, question.source_mac(from)])
-            }
-            (Place::UplinkIn | Place::UplinkOut, _)
-                if uplink.is_some_and(|uplink| uplink.l2_len == 0) =>
-            {
-                None
-            }
-            _ => Some([self.mac(interface), question.source_mac(ROUTER)]),
-        };
+        let Entrance { ethernet, ingress } = self.entrance(place, interface, question);
+        if let Some(first) = frame::preceding(question, ethernet) {
+            self.node.set_ingress(ingress);
+            // Of no interest but for the tables.
+            self.node.run(place, interface, first);
+            self.node.start_packet(question.sender == Sender::Node);
+        }
         self.build(question, ethernet);
-        self.node.set_ingress(interface);
+        self.node.set_ingress(ingress);
         match self.run(place, interface) {
             Verdict::Drop(reason) => Outcome::Dropped { place, reason },
             Verdict::RedirectPeer(link) => self.arrive_at_interface(link),
-            Verdict::Pass | Verdict::Redirect(_) | Verdict::RedirectNeigh(_) | Verdict::Consume => {
+            Verdict::Consume => self.await_first_fragment(place, interface),
+            Verdict::Pass | Verdict::Redirect(_) | Verdict::RedirectNeigh(_) => {
                 unknown(format!("{} passes it", crate::node::program(place)))
             }
         }
+    }
+
+    /// Holds the packet, a later fragment, until it is dropped without the first one.
+    fn await_first_fragment(&mut self, place: Place, interface: u32) -> Outcome {
+        let link = self.node.facts.link_name(interface);
+        let at = format!("{}@{link}", crate::node::program(place));
+        let text = "held until the first fragment of its datagram arrives".to_owned();
+        self.say(&at, Decision::Admission, text);
+        if !self.node.expire_fragments() {
+            return unknown("a fragment is held".to_owned());
+        }
+        let reason = DropReason::FragmentWithoutFirst;
+        self.say(&at, Decision::Admission, dropped(reason));
+        Outcome::Dropped { place, reason }
     }
 
     /// A process of the node sends the packet.
@@ -395,4 +398,4 @@ pub(crate) const fn unknown(by: String) -> Outcome {
 }
 
 /// MAC address of the next router in frames from outside. None of the programs reads it.
-const ROUTER: Mac = Mac::new([2, 0, 0, 0, 0, 0xfe]);
+pub(crate) const ROUTER: Mac = Mac::new([2, 0, 0, 0, 0, 0xfe]);

@@ -146,20 +146,12 @@ fn dropped(
     let refused =
         |missing: &str| Error::environment(format!("the last drop cannot be explained: {missing}"));
     let place = place(&event.hook).ok_or_else(|| refused("it was not a TC program's"))?;
-    let interface = snapshot
-        .links
-        .iter()
-        .find(|(_, link)| link.name == event.interface)
-        .map(|(index, _)| *index)
-        .ok_or_else(|| refused("its interface is gone"))?;
     let mut reasons = DropReason::ALL.into_iter();
     let reason = reasons.find(|it| it.name() == event.reason);
-    let tuple = match tuple(event) {
-        Some(tuple) => tuple,
-        // The kind of the frame decides, whatever is in it.
-        None if reason.is_some_and(|reason| Shape::of(reason).is_of_frame()) => Tuple::default(),
-        None => return Err(refused("the packet has no IP addresses").into()),
-    };
+    let tuple =
+        sent(event, reason, &snapshot).ok_or_else(|| refused("the packet has no IP addresses"))?;
+    let interface = interface_of(event, place, &tuple, &snapshot)
+        .ok_or_else(|| refused("its interface is gone"))?;
     let question = Question {
         length: usize::try_from(event.length).unwrap_or(0),
         icmp: event.icmp.as_deref().and_then(icmp),
@@ -190,6 +182,34 @@ fn dropped(
         dropped: Some((**event).clone()),
         ..WhyView::default()
     })
+}
+
+/// Returns addresses, ports and protocol with which the packet of an event came to the hook.
+fn sent(event: &DropEvent, reason: Option<DropReason>, snapshot: &Snapshot) -> Option<Tuple> {
+    match (tuple(event), reason) {
+        (Some(tuple), Some(DropReason::RewriteFailed)) => {
+            Some(explain::before_translation(&snapshot.tables, &tuple))
+        }
+        (Some(tuple), _) => Some(tuple),
+        // The kind of the frame decides, whatever is in it.
+        (None, Some(reason)) if Shape::of(reason).is_of_frame() => Some(Tuple::default()),
+        (None, _) => None,
+    }
+}
+
+/// Returns the interface index of the hook that has dropped the packet of an event.
+fn interface_of(
+    event: &DropEvent,
+    place: Place,
+    tuple: &Tuple,
+    snapshot: &Snapshot,
+) -> Option<u32> {
+    if event.interface.is_empty() {
+        return explain::link_of_held(snapshot, place, tuple);
+    }
+    let mut links = snapshot.links.iter();
+    let found = links.find(|(_, link)| link.name == event.interface);
+    found.map(|(index, _)| *index)
 }
 
 fn place(hook: &str) -> Option<Place> {
