@@ -192,6 +192,8 @@ fn the_deb_package_upgrades_under_traffic_and_its_purge_leaves_nothing() -> Resu
     systemd.write(CONFIG, &changed)?;
 
     systemd.script(NEXT_DEB)?;
+    let docker_state = "/var/lib/viaduct/docker.json";
+    systemd.write(docker_state, "{}")?;
     systemd.write("/tmp/traffic", TRAFFIC)?;
     systemd.script(&format!("sh /tmp/traffic {} >/dev/null 2>&1 &", WORLD[0]))?;
     let rounds =
@@ -207,6 +209,7 @@ fn the_deb_package_upgrades_under_traffic_and_its_purge_leaves_nothing() -> Resu
     systemd.script("touch /tmp/stop; while [ ! -e /tmp/stopped ]; do sleep 0.1; done")?;
     systemd.script("! cat /tmp/lost 2>/dev/null")?;
     assert_eq!(systemd.call(&format!("cat {CONFIG}"))?, changed);
+    assert_eq!(systemd.call(&format!("cat {docker_state}"))?, "{}");
     systemd.call(&format!("viaductctl cni check viaduct {POD}"))?;
 
     // The agent that runs is not replaced by one that would not start.

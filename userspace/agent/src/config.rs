@@ -65,8 +65,8 @@ pub(crate) struct Options {
     /// attached
     #[arg(long, requires = "uninstall")]
     pub(crate) drain: bool,
-    /// With --uninstall: also remove what the installation of Viaduct put on the node: programs,
-    /// network configurations, unit and configuration
+    /// With --uninstall: also remove what the installation of Viaduct put on the node, as far as
+    /// it is Viaduct's alone: network configurations, plugin binaries, unit, Docker's networks
     #[arg(long, requires = "uninstall")]
     pub(crate) purge: bool,
     /// Print a configuration file with every key and its default, and exit

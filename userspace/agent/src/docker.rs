@@ -10,6 +10,7 @@ mod ports;
 mod router;
 mod state_file;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
@@ -20,14 +21,14 @@ use crate::config::DockerFiles;
 use crate::http::connections;
 use crate::http::socket::Socket;
 use driver::Driver;
-use state_file::StateFile;
+pub(crate) use state_file::StateFile;
 
 /// Maximum number of connections: dockerd keeps a few open.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Where the drivers are served, and where their state is.
+/// Where the drivers are served.
 #[derive(Debug)]
-pub(crate) struct DockerListener(DockerFiles);
+pub(crate) struct DockerListener(PathBuf);
 
 impl DockerListener {
     /// Checks the directory of the socket, which is Docker's.
@@ -40,14 +41,16 @@ impl DockerListener {
                 directory.display()
             );
         }
-        Ok(Self(files.clone()))
+        Ok(Self(files.socket.clone()))
     }
 
     /// Reads the state, makes the networks, and starts to listen; must be called inside a tokio
     /// runtime.
     pub(crate) async fn open(self, app: &Arc<App>) -> Result<Served> {
-        let Self(DockerFiles { socket, state }) = self;
-        let driver = Driver::open(Arc::clone(app), StateFile::new(state)).await?;
+        let Self(socket) = self;
+        let state = app.installation.docker.clone();
+        let state = state.context("docker-socket without docker-state")?;
+        let driver = Driver::open(Arc::clone(app), state).await?;
         let listener = Socket::bind(&socket).context("docker-socket")?;
         tracing::info!(socket = %socket.display(), "serving Docker's network driver and IPAM driver");
         Ok(Served { driver, listener })

@@ -10,7 +10,7 @@ pub struct UninstallRequest {
     #[serde(default)]
     pub drain: bool,
     /// Also remove files of the installation that are provably Viaduct's alone: network
-    /// configurations, plugin binaries, the unit.
+    /// configurations, plugin binaries, the unit, Docker's networks.
     #[serde(default)]
     pub purge: bool,
 }

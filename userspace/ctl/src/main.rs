@@ -160,7 +160,7 @@ enum Verb {
         #[arg(long)]
         drain: bool,
         /// Also remove what the installation of Viaduct put on the node, as far as it is Viaduct's
-        /// alone: network configurations, plugin binaries, unit
+        /// alone: network configurations, plugin binaries, unit, Docker's networks
         #[arg(long)]
         purge: bool,
         /// Do not ask for confirmation on a terminal

@@ -1,5 +1,5 @@
 //! Files that an installation of Viaduct puts on a node and that outlive an uninstall of its state:
-//! network configurations, plugin binaries, and the unit.
+//! network configurations, plugin binaries, the unit, and Docker's networks.
 //!
 //! A file is Viaduct's by its contents, never by its name alone. Files that other software shares
 //! are reported and left.
@@ -13,6 +13,7 @@ use std::{fmt, fs};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::docker::StateFile;
 
 /// Directories of network configurations: CNI's default, and those of k3s and RKE2.
 const CONFIGURATIONS: [&str; 3] = [
@@ -84,6 +85,10 @@ enum Kind {
     EnabledUnit,
     /// A unit.
     Unit,
+    /// The networks and addresses of Docker.
+    DockerState,
+    /// The same in a form that this agent does not know.
+    UnknownDockerState,
 }
 
 impl fmt::Display for InstalledFile {
@@ -101,6 +106,12 @@ impl fmt::Display for InstalledFile {
             }
             Kind::EnabledUnit => "enabled unit: systemd starts the agent at the next boot",
             Kind::Unit => "unit of the agent",
+            Kind::DockerState => {
+                "networks of Docker: an agent with this docker-state makes them again"
+            }
+            Kind::UnknownDockerState => {
+                "docker-state, which is damaged or of a later agent: no agent starts with it"
+            }
         };
         write!(f, "{}: {meaning}", self.path.display())
     }
@@ -121,6 +132,8 @@ pub(crate) struct Installation {
     root: PathBuf,
     /// Configurations with another socket are those of another agent.
     socket: PathBuf,
+    /// `None` if Docker's drivers are not served.
+    pub(crate) docker: Option<StateFile>,
 }
 
 impl Installation {
@@ -128,6 +141,10 @@ impl Installation {
         Self {
             root: PathBuf::from("/"),
             socket: config.socket.clone(),
+            docker: config
+                .docker
+                .as_ref()
+                .map(|files| StateFile::new(files.state.clone())),
         }
     }
 
@@ -135,12 +152,15 @@ impl Installation {
     pub(crate) fn report(&self, purge: bool) -> Report {
         let mut report = Report::default();
         for file in self.files() {
-            let stays = matches!(file.kind, Kind::SharedConfiguration | Kind::PackagedPlugin);
+            let stays = matches!(
+                file.kind,
+                Kind::SharedConfiguration | Kind::PackagedPlugin | Kind::UnknownDockerState
+            );
             if !purge || stays {
                 report.remaining.push(file.to_string());
                 continue;
             }
-            match fs::remove_file(&file.path) {
+            match self.remove(&file) {
                 Ok(()) => report
                     .removed
                     .push(format!("removed {}", file.path.display())),
@@ -151,6 +171,20 @@ impl Installation {
             }
         }
         report
+    }
+
+    fn remove(&self, file: &InstalledFile) -> io::Result<()> {
+        match &self.docker {
+            Some(docker) if file.kind == Kind::DockerState => {
+                docker.remove()?;
+                let folder = docker.path().parent();
+                let own = folder.filter(|it| it.file_name() == Some(OsStr::new(PLUGIN)));
+                // It stays if it has other files.
+                let _removed = own.map(fs::remove_dir);
+                Ok(())
+            }
+            _ => fs::remove_file(&file.path),
+        }
     }
 
     /// Returns the files in the order in which they are removed: configurations first, so that no
@@ -187,8 +221,22 @@ impl Installation {
             .chain(enabled)
             .chain(own)
             .chain(plugins)
+            .chain(self.docker_state())
             .map(|(kind, path)| InstalledFile { path, kind })
             .collect()
+    }
+
+    /// Returns the file with Docker's networks, if there is one.
+    fn docker_state(&self) -> Option<(Kind, PathBuf)> {
+        let docker = self.docker.as_ref()?;
+        if !docker.path().exists() {
+            return None;
+        }
+        let kind = match docker.read() {
+            Ok(_) => Kind::DockerState,
+            Err(_) => Kind::UnknownDockerState,
+        };
+        Some((kind, docker.path().to_owned()))
     }
 
     /// Returns the plugins that are files of installed packages.
@@ -279,154 +327,4 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    struct Node(tempfile::TempDir);
-
-    impl Node {
-        fn new() -> Self {
-            Self(tempfile::tempdir().unwrap())
-        }
-
-        fn put(&self, path: &str, text: &str) {
-            let path = self.0.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-
-        fn link(&self, path: &str, target: &str) {
-            let path = self.0.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            symlink(target, path).unwrap();
-        }
-
-        fn report(&self, purge: bool) -> Report {
-            let installation = Installation {
-                root: self.0.path().to_owned(),
-                socket: PathBuf::from(api::DEFAULT_SOCKET),
-            };
-            let relative = |lines: Vec<String>| {
-                let root = format!("{}/", self.0.path().display());
-                lines.iter().map(|line| line.replace(&root, "")).collect()
-            };
-            let report = installation.report(purge);
-            Report {
-                removed: relative(report.removed),
-                remaining: relative(report.remaining),
-            }
-        }
-    }
-
-    /// A node with an installation, and with files of other software under similar names.
-    fn node() -> Node {
-        let node = Node::new();
-        let plugin = "\u{7f}ELF…/run/viaduct/viaduct.sock…";
-        for (path, text) in [
-            (
-                "etc/cni/net.d/05-viaduct.conflist",
-                include_str!("../../../../xtask/assets/05-viaduct.conflist"),
-            ),
-            (
-                "etc/cni/net.d/10-shared.conflist",
-                r#"{"plugins": [{"type": "viaduct"}, {"type": "sbr"}]}"#,
-            ),
-            ("etc/cni/net.d/20-single.conf", r#"{"type": "viaduct"}"#),
-            (
-                "etc/cni/net.d/30-other-agent.conflist",
-                r#"{"plugins": [{"type": "viaduct", "socket": "/run/other/v.sock"}]}"#,
-            ),
-            (
-                "etc/cni/net.d/40-viaduct.conflist",
-                r#"{"plugins": [{"type": "bridge"}]}"#,
-            ),
-            ("etc/cni/net.d/50-broken.conflist", "{"),
-            (
-                "etc/cni/net.d/60-viaduct.conflist.bak",
-                r#"{"type": "viaduct"}"#,
-            ),
-            ("opt/cni/bin/viaduct", plugin),
-            ("opt/cni/bin/portmap", plugin),
-            ("opt/cni/bin/bridge", "the reference's"),
-            ("opt/cni/bin/other", plugin),
-            (
-                "etc/systemd/system/viaductd.service",
-                include_str!("../../../../xtask/assets/viaductd.service"),
-            ),
-            (
-                "etc/systemd/system/viaductd.socket",
-                "[Socket]\nExecStartPre=/bin/true\n",
-            ),
-            ("usr/bin/viaductd", plugin),
-        ] {
-            node.put(path, text);
-        }
-        node.link("opt/cni/bin/loopback", "viaduct");
-        let wanted = "etc/systemd/system/multi-user.target.wants/viaductd.service";
-        node.link(wanted, "/etc/systemd/system/viaductd.service");
-        node
-    }
-
-    #[test]
-    fn an_uninstall_reports_installed_files_with_their_consequence() {
-        let report = node().report(false);
-        assert!(report.removed.is_empty());
-        insta::assert_snapshot!(report.remaining.join("\n"), @r"
-        etc/cni/net.d/05-viaduct.conflist: network configuration of Viaduct: new pods fail until it is removed
-        etc/cni/net.d/10-shared.conflist: network configuration that names the plugin viaduct: new pods fail until it is changed
-        etc/cni/net.d/20-single.conf: network configuration of Viaduct: new pods fail until it is removed
-        etc/systemd/system/multi-user.target.wants/viaductd.service: enabled unit: systemd starts the agent at the next boot
-        etc/systemd/system/viaductd.service: unit of the agent
-        opt/cni/bin/viaduct: plugin of Viaduct, which does not work without the agent
-        opt/cni/bin/portmap: plugin of Viaduct, which does not work without the agent
-        opt/cni/bin/loopback: plugin of Viaduct, which does not work without the agent
-        ");
-    }
-
-    #[test]
-    fn a_purge_removes_installed_files_and_nothing_of_other_software() {
-        let node = node();
-        let report = node.report(true);
-        assert_eq!(report.removed.len(), 7, "{report:?}");
-        assert_eq!(report.remaining.len(), 1, "{report:?}");
-        assert!(report.remaining[0].starts_with("etc/cni/net.d/10-shared.conflist"));
-        let left = |folder: &str| -> Vec<String> {
-            let paths = entries(&node.0.path().join(folder));
-            let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
-            names.map(str::to_owned).collect()
-        };
-        assert_eq!(
-            left("etc/cni/net.d"),
-            [
-                "10-shared.conflist",
-                "30-other-agent.conflist",
-                "40-viaduct.conflist",
-                "50-broken.conflist",
-                "60-viaduct.conflist.bak",
-            ]
-        );
-        assert_eq!(left("opt/cni/bin"), ["bridge", "other"]);
-        assert_eq!(left("usr/bin"), ["viaductd"]);
-        assert_eq!(
-            left("etc/systemd/system"),
-            ["multi-user.target.wants", "viaductd.socket"]
-        );
-        let again = node.report(true);
-        assert!(again.removed.is_empty() && again.remaining.len() == 1);
-    }
-
-    #[test]
-    fn a_purge_leaves_the_plugins_of_packages_to_the_package_manager() {
-        let node = node();
-        let list = "/opt/cni/bin/viaduct\n/opt/cni/bin/absent\n";
-        node.put("usr/share/viaduct/packages/viaduct", list);
-        let report = node.report(true);
-        assert_eq!(report.removed.len(), 6, "{report:?}");
-        insta::assert_snapshot!(report.remaining.join("\n"), @r"
-        etc/cni/net.d/10-shared.conflist: network configuration that names the plugin viaduct: new pods fail until it is changed
-        opt/cni/bin/viaduct: plugin of an installed package, which the package manager removes
-        ");
-    }
-}
+mod tests;
