@@ -42,13 +42,6 @@ pub fn is_slow() -> bool {
     *PATIENCE > 1
 }
 
-/// Sleeps briefly on a slow machine, so that a thread in a tight loop leaves CPU time to others.
-pub(crate) fn rest() {
-    if is_slow() {
-        thread::sleep(Duration::from_millis(PATIENCE.saturating_sub(1).into()));
-    }
-}
-
 /// Sleeps for a millisecond, so that a sender in a loop sends a bounded number of packets.
 pub(crate) fn pace() {
     thread::sleep(Duration::from_millis(1));

@@ -95,8 +95,11 @@ fn carried(filter: Filter, mode: &str) -> Result<()> {
     };
     let all_carried = states(first)?.iter().all(|state| state == "carried");
     ensure!(all_carried, "{:?}", states(first)?);
-    let status = first.agent.get("/v1/status")?;
-    ensure!(status["degraded"] == json!([]), "{status}");
+    // The tunnel lowers the MTU of bridge and pods, one after the other.
+    until("no degradation", || {
+        let status = first.agent.get("/v1/status")?;
+        Ok((status["degraded"] == json!([])).then_some(()))
+    })?;
     // The node of a peer has an address in no prefix of it, but in a tunnel.
     for family in [0, 1] {
         let through = reaches(&second.sandbox.node, first, family)?;

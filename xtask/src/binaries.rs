@@ -76,6 +76,24 @@ pub(crate) fn rooted(metadata: &Metadata, names: &[String]) -> Result<Vec<TestBi
     Ok(tests)
 }
 
+/// Builds programs of the workspace, unoptimised, with more features and variables.
+///
+/// A test is built as well: with one, cargo gives libraries the features that they have in tests,
+/// so what those have compiled is used again.
+pub(crate) fn programs(names: &[&str], features: &str, variables: &[(&str, &str)]) -> Result<()> {
+    let metadata = metadata::load()?;
+    let of_tests = metadata::root_features(&metadata);
+    let test = e2e_names(&metadata).into_iter().next();
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["build", "--workspace", "--locked"])
+        .args(["--features", &format!("{of_tests},{features}")])
+        .args(test.iter().flat_map(|name| ["--test", name]))
+        .args(names.iter().flat_map(|name| ["--bin", name]))
+        .envs(variables.iter().copied());
+    command::run(&mut cargo)
+}
+
 fn build(cargo: &mut Command) -> Result<Vec<TestBinary>> {
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let built = command::shown_output(cargo)?;

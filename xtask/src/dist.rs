@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::sbom::{self, Shipped};
 use crate::setup::{self, Scope, Tools};
-use crate::{build, command, programs, project};
+use crate::{binaries, build, command, programs, project};
 
 /// Sample configuration files.
 const SAMPLES: [(&str, &str); 5] = [
@@ -131,7 +131,7 @@ fn shipped(tools: &Tools, target: &str, dist: &Path) -> Result<[Shipped; 5]> {
 /// It has crash points, which are inert unless an environment variable enables one.
 fn next_agent() -> Result<()> {
     let dist = project::next_dist();
-    test_agent("crash-points", NEXT, &dist)?;
+    test_agent("agent/crash-points", NEXT, &dist)?;
     let object = dist.join("lib/viaduct/datapath.o");
     let mut bytes = fs::read(project::bpf_object()).context("cannot read the object")?;
     // Appended after all that the loader reads.
@@ -146,7 +146,7 @@ fn next_layout(tools: &Tools) -> Result<()> {
     let target = project::layout_bpf_target();
     build::bpf_object_with(tools, &target, Some(NEXT_LAYOUT))?;
     let dist = project::layout_dist();
-    let features = format!("crash-points,abi/{NEXT_LAYOUT}");
+    let features = format!("agent/crash-points,abi/{NEXT_LAYOUT}");
     test_agent(&features, LAYOUT, &dist)?;
     let object = dist.join("lib/viaduct/datapath.o");
     install(&project::bpf_object_in(&target), &object, 0o644)
@@ -154,11 +154,7 @@ fn next_layout(tools: &Tools) -> Result<()> {
 
 /// Builds an unoptimised agent for upgrade tests into `dist`.
 fn test_agent(features: &str, version: &str, dist: &Path) -> Result<()> {
-    let mut cargo = Command::new("cargo");
-    cargo
-        .args(["build", "-p", "agent", "--features", features])
-        .env("VIADUCT_VERSION", version);
-    command::run(&mut cargo)?;
+    binaries::programs(&["viaductd"], features, &[("VIADUCT_VERSION", version)])?;
     let built = project::target().join("debug/viaductd");
     install(&built, &dist.join("bin/viaductd"), 0o755)
 }

@@ -13,8 +13,9 @@ mod stage;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
 use crate::rungs::Count;
@@ -43,12 +44,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Packages `target/dist` twice and compares the results, for the test ladder.
+/// Packages `target/dist` twice and compares the results, for the test ladder. Both at once: each
+/// compresses with one processor.
 pub(crate) fn of_ladder() -> Result<Count> {
+    setup::ensure_packaging()?;
     let folder = folder();
-    write(&folder)?;
     let again = project::root().join("target/package-again");
-    write(&again)?;
+    let written = thread::scope(|scope| {
+        let other = scope.spawn(|| write(&again));
+        [Some(write(&folder)), other.join().ok()]
+    });
+    for result in written {
+        result.context("a thread panicked")??;
+    }
     let mut count = Count::of_nothing();
     let same = same_sums(&folder, &again).inspect_err(|error| eprintln!("{error:#}"));
     count.add(same.is_ok());

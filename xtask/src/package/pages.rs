@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::stage;
-use crate::{command, source};
+use crate::{binaries, command, project, source};
 
 /// Where bash, zsh and fish look for completions of packages: the directory, and the pattern of the
 /// generated file.
@@ -20,15 +20,17 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// zsh's directory of completions where distributions have no other one.
 const ZSH_SITE: &str = "usr/share/zsh/site-functions";
 
+/// The programs with pages.
+const PROGRAMS: [&str; 3] = ["viaductd", "viaductctl", "viaduct-kube"];
+
 /// Writes the pages into `folder`, by programs that are built for this.
 pub(super) fn write(folder: &Path) -> Result<()> {
-    for package in ["agent", "ctl", "viaduct-kube"] {
-        let mut cargo = Command::new("cargo");
-        cargo.args(["run", "--quiet", "--locked", "-p", package]);
-        cargo.args(["--features", &format!("{package}/pages")]);
-        cargo.env("VIADUCT_PAGES", folder);
-        cargo.env(source::COMMIT, source::commit().unwrap_or_default());
-        command::run(&mut cargo)?;
+    let commit = source::commit().unwrap_or_default();
+    let features = "agent/pages,ctl/pages,viaduct-kube/pages";
+    binaries::programs(&PROGRAMS, features, &[(source::COMMIT, &commit)])?;
+    for name in PROGRAMS {
+        let mut program = Command::new(project::target().join("debug").join(name));
+        command::run(program.env("VIADUCT_PAGES", folder))?;
     }
     Ok(())
 }

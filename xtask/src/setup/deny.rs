@@ -31,6 +31,7 @@ pub(super) fn ensure(steps: &Steps) -> Result<PathBuf> {
         .args(["install", "cargo-deny", "--locked", "--version", VERSION])
         // Unoptimised: it builds in half the time, and runs for less than a second.
         .arg("--debug")
+        .env("CARGO_PROFILE_DEV_DEBUG", "false")
         .arg("--root")
         .arg(project::tools());
     let what = format!("build cargo-deny {VERSION}");

@@ -49,6 +49,7 @@ fn build(steps: &Steps, apt: &mut Apt<'_>) -> Result<()> {
         .args(["--version", VERSION, "--bin", "netavark"])
         // Unoptimised: it runs for milliseconds.
         .arg("--debug")
+        .env("CARGO_PROFILE_DEV_DEBUG", "false")
         .arg("--root")
         .arg(&root);
     steps.run(
