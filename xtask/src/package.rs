@@ -13,9 +13,9 @@ mod stage;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use sha2::{Digest as _, Sha256};
 
 use crate::rungs::Count;
@@ -51,11 +51,11 @@ pub(crate) fn of_ladder() -> Result<Count> {
     let folder = folder();
     let again = project::root().join("target/package-again");
     let written = thread::scope(|scope| {
-        let other = scope.spawn(|| write(&again));
-        [Some(write(&folder)), other.join().ok()]
+        let writers = [&folder, &again].map(|each| scope.spawn(|| write(each)));
+        writers.map(ScopedJoinHandle::join)
     });
     for result in written {
-        result.context("a thread panicked")??;
+        result.map_err(|_panic| anyhow!("writing packages panicked"))??;
     }
     let mut count = Count::of_nothing();
     let same = same_sums(&folder, &again).inspect_err(|error| eprintln!("{error:#}"));

@@ -50,8 +50,8 @@ pub(crate) fn build(tools: &Tools) -> Result<Programs> {
 }
 
 /// Builds the Kubernetes source by itself, so that no feature of its libraries gets into the agent.
-/// It waits for an API server nearly all of the time: the optimisation that makes its libraries
-/// compile in half the time is enough.
+/// It waits for an API server nearly all of the time: with less optimisation, it is built in three
+/// quarters of the time.
 fn kube(host: &str, flags: &[String], commit: &str) -> Result<()> {
     let mut cargo = cargo("build", host, flags, commit);
     cargo.args(["--config", "profile.release.opt-level=1"]);
