@@ -30,7 +30,7 @@ const NANOSECONDS_PER_MILLISECOND: u64 = 1_000_000;
 #[inline(never)]
 pub(crate) extern "C" fn report_drop(skb: *mut __sk_buff, hook: u64, reason: u64) -> u64 {
     let kernel = Kernel::new(skb);
-    let interface = kernel.hook();
+    let interface = kernel.hook_interface();
     let Some(work) = maps::work(Scratch::Packet) else {
         return 0;
     };

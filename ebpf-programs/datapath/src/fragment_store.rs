@@ -188,7 +188,8 @@ impl FragmentStore for Kernel {
         let flags = u64::from(BPF_F_INGRESS);
         // Fails only for want of memory, or where the interface goes down.
         // SAFETY: the helper checks its arguments.
-        let _ = unsafe { helpers::bpf_clone_redirect(self.context(), self.hook(), flags) };
+        let _ =
+            unsafe { helpers::bpf_clone_redirect(self.context(), self.hook_interface(), flags) };
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@
 use abi::DropHook;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use verdict::{Verdict, stages};
+use verdict::{Packet as _, Verdict, stages};
 
 use crate::action;
 use crate::kernel::Kernel;
@@ -18,7 +18,7 @@ use crate::stages::PerCpuScratch;
 fn from_busy_pod(context: TcContext) -> i32 {
     let skb = context.skb.skb;
     let kernel = &mut Kernel::in_place(skb);
-    let interface = kernel.hook();
+    let interface = kernel.hook_interface();
     let verdict = stages::find_cached_redirect(kernel, &mut PerCpuScratch, interface);
     action::apply(skb, DropHook::FromPod, verdict.unwrap_or(Verdict::Pass))
 }

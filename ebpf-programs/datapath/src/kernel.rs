@@ -9,7 +9,7 @@ use aya_ebpf::bindings::bpf_check_mtu_flags::BPF_MTU_CHK_SEGS;
 use aya_ebpf::bindings::{__sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM};
 use aya_ebpf::helpers;
 use verdict::checksum::Difference;
-use verdict::{ChecksumKind, Decision, Packet};
+use verdict::{ChecksumKind, Decision, Packet, crc};
 
 use crate::memory::{lowest_byte, words_at, write_words_at};
 
@@ -66,7 +66,7 @@ impl Kernel {
     /// Uses the context, at the cost of one load.
     #[inline(always)]
     pub(crate) fn touch_context(self) {
-        self.hook();
+        self.hook_interface();
     }
 
     /// Copies `N` words from `offset` on, wherever the kernel keeps them.
@@ -97,13 +97,6 @@ impl Kernel {
         // SAFETY: the context is valid for as long as the program runs.
         unsafe { ptr::read_volatile(&raw const (*self.skb).pkt_type) }
     }
-
-    /// Returns the interface index of the hook.
-    #[inline(always)]
-    pub(crate) fn hook(self) -> u32 {
-        // SAFETY: the context is valid for as long as the program runs.
-        unsafe { ptr::read_volatile(&raw const (*self.skb).ifindex) }
-    }
 }
 
 impl Packet for Kernel {
@@ -131,6 +124,12 @@ impl Packet for Kernel {
         // SAFETY: the context is valid for as long as the program runs.
         let tag = unsafe { ptr::read_volatile(&raw const (*self.skb).vlan_tci) };
         if self.is_tagged() { tag & VLAN_ID } else { 0 }
+    }
+
+    #[inline(always)]
+    fn hook_interface(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.skb).ifindex) }
     }
 
     #[inline(always)]
@@ -267,6 +266,18 @@ impl Packet for Kernel {
             helpers::bpf_l4_csum_replace(self.skb, offset, 0, u64::from(difference.folded()), flags)
         })
     }
+
+    #[inline(always)]
+    fn crc_change(&self, difference: u32, length: u32) -> u32 {
+        change_of_crc(u64::from(difference), u64::from(length)) as u32
+    }
+}
+
+/// A global function: the kernel verifies it once, by itself.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn change_of_crc(difference: u64, length: u64) -> u64 {
+    u64::from(crc::change(difference as u32, length as u32))
 }
 
 /// Converts the result of a helper that changes the packet.

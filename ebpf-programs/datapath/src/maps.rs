@@ -7,8 +7,8 @@ use abi::{ClockEntry, DatagramRing, DropRecord, HeldFragment, PodDrops, maps as 
 use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue, RingBuf};
+use verdict::Work;
 use verdict::flow_cache::{Bucket, CacheEntry, WAYS};
-use verdict::{ClockHand, Work};
 
 /// Makes a static for each map of the ABI.
 macro_rules! pinned {
@@ -108,18 +108,6 @@ pub(crate) fn pop_clock(turn: &mut ClockEntry) -> bool {
     let queue = (&raw const TURNS).cast_mut().cast();
     // SAFETY: as above.
     unsafe { helpers::bpf_map_pop_elem(queue, ptr::from_mut(turn).cast()) == 0 }
-}
-
-/// State of the clock hand, used by packets at hooks only. Never pinned, as [`SCRATCH`].
-#[map]
-static HAND: PerCpuArray<ClockHand> = PerCpuArray::with_max_entries(1, 0);
-
-/// Returns this CPU's clock hand.
-#[inline(always)]
-pub(crate) fn hand() -> Option<&'static mut ClockHand> {
-    let hand = HAND.get_ptr_mut(0)?;
-    // SAFETY: as for `work`.
-    Some(unsafe { &mut *hand })
 }
 
 /// The flow cache: a part for each CPU, which no other CPU reads or writes. A plain array, because

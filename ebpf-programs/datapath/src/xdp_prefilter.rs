@@ -57,6 +57,11 @@ impl Packet for Frame {
     }
 
     #[inline(always)]
+    fn hook_interface(&self) -> u32 {
+        self.ingress_interface()
+    }
+
+    #[inline(always)]
     fn ingress_interface(&self) -> u32 {
         // SAFETY: the context is valid for as long as the program runs.
         unsafe { ptr::read_volatile(&raw const (*self.md).ingress_ifindex) }

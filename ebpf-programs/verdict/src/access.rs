@@ -18,9 +18,8 @@ use crate::icmp;
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
 use crate::packet::Packet;
-use crate::parse;
 use crate::policy;
-use crate::sender::{ETHERNET, SOURCE_MAC, has_mac};
+use crate::sender::{SOURCE_MAC, has_mac};
 use crate::tunnel;
 use crate::work::{Content, Fragment, Hook, HostportMatch, Transport, Work};
 
@@ -230,21 +229,26 @@ fn is_reply_of_published<E: Node>(node: &E, work: &Work) -> bool {
         && !flow::is_stale(node, &flow)
 }
 
+/// Returns whether a packet that a pod of an internal network receives needs a flow
+/// ([`check_received`]).
+#[inline(always)]
+pub fn needs_flow_to_enter<E: Packet + Node>(env: &mut E, work: &mut Work) -> bool {
+    let Some((flags, network)) = env.pod(work.pod).map(|pod| (pod.flags, pod.network)) else {
+        return false;
+    };
+    flags & EndpointFlags::INTERNAL != 0 && !is_from_network(env, network)
+}
+
 /// Drops what the stack delivers to a pod of an internal network without a flow: packets of
 /// containers of other software, and those that other software has translated.
 #[inline(always)]
 pub fn check_received<E: Packet + Node + FragmentStore>(
     env: &mut E,
     work: &mut Work,
+    content: Decision<Content>,
 ) -> Decision<()> {
-    let Some((flags, network)) = env.pod(work.pod).map(|pod| (pod.flags, pod.network)) else {
-        return Ok(());
-    };
-    if flags & EndpointFlags::INTERNAL == 0 || is_from_network(env, network) {
-        return Ok(());
-    }
     let from = env.ingress_interface();
-    match parse::frame(env, ETHERNET, &mut work.headers) {
+    match content {
         Ok(Content::Foreign | Content::Arp) => return Ok(()),
         // The uplink's program has checked the error, and dropped the first fragment.
         Ok(Content::IcmpError) if env.uplink(from).is_some() => return Ok(()),

@@ -25,15 +25,9 @@ use crate::flow::{
     FlowState, MIN_IDLE, Need, Progress, discard, flow_state, is_essential, last_seen,
 };
 use crate::node::Node;
+use crate::outcome::Code;
 use crate::work::{QuotaUsage, Work};
 
-/// Flows inspected for each new one: two, so that the hand is faster than the table fills.
-const INSPECTIONS: u32 = 2;
-/// Flows inspected for each new one near the account's quota: if one in eight is finished, there is
-/// a place for the new one.
-const INSPECTIONS_NEAR_QUOTA: u32 = 8;
-/// Flows inspected for a new one that has no place.
-const INSPECTIONS_WHEN_FULL: u32 = 16;
 /// At its quota, an account needs no more flows than this to choose from.
 const CHOICES: u32 = 4;
 /// An account may take a place from an assured flow of another one that has more flows by this part
@@ -92,45 +86,48 @@ pub struct ClockHand {
     pub reserved: u32,
 }
 
-/// Result of inspecting the flow at the head of the clock.
+/// What the flows at the head of the clock are inspected for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Inspection {
-    /// The clock is empty.
-    Empty,
-    /// The flow was removed before.
-    Gone,
-    /// The flow was dead, and is removed now.
-    Reaped,
-    /// The flow is alive.
-    Alive,
+pub enum Search {
+    /// Dead flows that are due.
+    Due,
+    /// Dead and finished flows: places are rare.
+    Finished,
+    /// A flow that gives its place to the newcomer.
+    Victim,
 }
 
-/// Inspects the flows at the head of the clock, if they are due or a place is needed, and removes
-/// dead ones. Then appends the clock entry of the flow that was inserted, if there was no place for
-/// it.
-#[inline(always)]
-pub(crate) fn advance<E: Node>(node: &mut E, hand: &mut ClockHand, work: &Work) {
-    let needed = work.quota_usage != QuotaUsage::LOW || work.clock_full != 0;
-    hand.now = work.now;
-    hand.idle_account = NO_ACCOUNT;
-    let inspections = if needed {
-        INSPECTIONS_NEAR_QUOTA
-    } else {
-        INSPECTIONS
-    };
-    for _ in 0..inspections {
-        if !needed && is_resting(node, hand) {
-            return;
-        }
-        match inspect_next(node, hand, needed) {
-            Inspection::Empty => break,
-            Inspection::Gone | Inspection::Reaped => {}
-            Inspection::Alive => {
-                hand.entry.due = due(node, hand.entry.key.protocol, work.now);
-                node.push_clock(&hand.entry);
-            }
+impl Code for Search {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        self as u64
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        match code {
+            1 => Self::Finished,
+            2 => Self::Victim,
+            _ => Self::Due,
         }
     }
+}
+
+/// Prepares [`crate::hooks::advance_clock_hand`].
+#[inline(always)]
+pub(crate) fn start_advance(work: &mut Work) -> Search {
+    work.hand.now = work.now;
+    work.hand.idle_account = NO_ACCOUNT;
+    if work.quota_usage != QuotaUsage::LOW || work.clock_full != 0 {
+        Search::Finished
+    } else {
+        Search::Due
+    }
+}
+
+/// Ends [`crate::hooks::advance_clock_hand`].
+#[inline(always)]
+pub(crate) fn finish_advance<E: Node>(node: &mut E, work: &Work) {
     if work.clock_full != 0 {
         // If the clock is still full, the flow is left to the sweep.
         node.push_clock(&work.clock_entry);
@@ -163,10 +160,10 @@ pub(crate) fn due<E: Node>(node: &E, protocol: u8, now: u32) -> u32 {
     now.saturating_add(rest)
 }
 
-/// Evicts a flow for [`Work::pair`], for which the table or the quota of its account has no place.
-/// Returns whether there is a place now.
+/// Prepares [`crate::hooks::evict`] for a newcomer without a place.
 #[inline(always)]
-pub(crate) fn evict<E: Node>(node: &mut E, hand: &mut ClockHand, work: &mut Work) -> bool {
+pub(crate) fn start_eviction<E: Node>(node: &E, work: &mut Work) {
+    let hand = &mut work.hand;
     let newcomer = &work.pair.original.flow;
     hand.now = work.now;
     hand.account = newcomer.account();
@@ -183,24 +180,13 @@ pub(crate) fn evict<E: Node>(node: &mut E, hand: &mut ClockHand, work: &mut Work
     };
     hand.choices = 0;
     hand.freed = 0;
-    for _ in 0..INSPECTIONS_WHEN_FULL {
-        match inspect_next(node, hand, true) {
-            Inspection::Empty => break,
-            Inspection::Gone => {}
-            Inspection::Reaped => {
-                if hand.at_quota == 0 || hand.flow.account() == hand.account {
-                    hand.freed = 1;
-                    break;
-                }
-            }
-            Inspection::Alive => {
-                pick_victim(node, hand);
-                if hand.at_quota != 0 && hand.choices >= CHOICES {
-                    break;
-                }
-            }
-        }
-    }
+}
+
+/// Ends [`crate::hooks::evict`]: evicts the victim, unless a dead flow has left its place. Returns
+/// whether there is a place now.
+#[inline(always)]
+pub(crate) fn finish_eviction<E: Node>(node: &mut E, work: &mut Work) -> bool {
+    let hand = &work.hand;
     if hand.freed != 0 {
         if hand.choices != 0 {
             // The victim is not evicted after all: it goes back into the clock.
@@ -218,10 +204,60 @@ pub(crate) fn evict<E: Node>(node: &mut E, hand: &mut ClockHand, work: &mut Work
     true
 }
 
+/// Takes the entry at the head of the clock, and removes its flow if it is dead, or if it is
+/// finished and places are rare. A flow that lives goes back into the clock, or becomes the victim.
+/// Returns whether to inspect another one.
+#[inline(always)]
+pub(crate) fn inspect<E: Node>(node: &mut E, hand: &mut ClockHand, search: Search) -> bool {
+    if (search == Search::Due && is_resting(node, hand)) || !node.pop_clock(&mut hand.entry) {
+        return false;
+    }
+    let Some(flow) = node.flow(&hand.entry.key) else {
+        return true;
+    };
+    hand.flow = node.read(flow);
+    // Only original directions have clock entries, and a newer flow with the same key has an entry
+    // of its own.
+    if hand.flow.flow_id != hand.entry.flow_id || hand.flow.flags & FlowFlags::ORIGINAL == 0 {
+        return true;
+    }
+    hand.opposite = hand.flow.translated.reverse();
+    let need = need(hand, search);
+    let ClockHand {
+        entry,
+        flow,
+        opposite,
+        now,
+        ..
+    } = hand;
+    let is_alive = flow_state(node, &entry.key, flow, opposite, *now, need) == FlowState::Alive;
+    if !is_alive {
+        discard(node, &entry.key, opposite, true);
+    }
+    match (search, is_alive) {
+        (Search::Victim, true) => {
+            pick_victim(node, hand);
+            hand.at_quota == 0 || hand.choices < CHOICES
+        }
+        (Search::Victim, false) => {
+            let is_freed = hand.at_quota == 0 || hand.flow.account() == hand.account;
+            hand.freed = u32::from(is_freed);
+            !is_freed
+        }
+        (Search::Due | Search::Finished, true) => {
+            hand.entry.due = due(node, hand.entry.key.protocol, hand.now);
+            node.push_clock(&hand.entry);
+            true
+        }
+        (Search::Due | Search::Finished, false) => true,
+    }
+}
+
 /// Evicts the flow that has the replies' tuple of [`Work::pair`], if its account has far more flows
 /// than the newcomer's, and it is not in use. Returns whether the tuple is free.
 #[inline(always)]
-pub(crate) fn take_port<E: Node>(node: &mut E, hand: &mut ClockHand, work: &Work) -> bool {
+pub(crate) fn take_port<E: Node>(node: &mut E, work: &mut Work) -> bool {
+    let hand = &mut work.hand;
     let key = &work.pair.reply.key;
     let Some(entry) = node.flow(key) else {
         return false;
@@ -253,47 +289,15 @@ pub(crate) fn take_port<E: Node>(node: &mut E, hand: &mut ClockHand, work: &Work
     true
 }
 
-/// Takes the entry at the head of the clock, and removes its flow if it is dead, or if it is
-/// finished and `needed`.
-#[inline(always)]
-fn inspect_next<E: Node>(node: &mut E, hand: &mut ClockHand, needed: bool) -> Inspection {
-    if !node.pop_clock(&mut hand.entry) {
-        return Inspection::Empty;
-    }
-    let Some(flow) = node.flow(&hand.entry.key) else {
-        return Inspection::Gone;
-    };
-    hand.flow = node.read(flow);
-    // Only original directions have clock entries, and a newer flow with the same key has an entry
-    // of its own.
-    if hand.flow.flow_id != hand.entry.flow_id || hand.flow.flags & FlowFlags::ORIGINAL == 0 {
-        return Inspection::Gone;
-    }
-    hand.opposite = hand.flow.translated.reverse();
-    let need = need(hand, needed);
-    let ClockHand {
-        entry,
-        flow,
-        opposite,
-        now,
-        ..
-    } = hand;
-    if flow_state(node, &entry.key, flow, opposite, *now, need) == FlowState::Alive {
-        return Inspection::Alive;
-    }
-    discard(node, &entry.key, opposite, true);
-    Inspection::Reaped
-}
-
 /// Returns how much the place of the flow under inspection is needed.
 #[inline(always)]
-const fn need(hand: &ClockHand, needed: bool) -> Need {
+const fn need(hand: &ClockHand, search: Search) -> Need {
     if hand.idle_account == ANY_ACCOUNT || hand.idle_account == hand.flow.account() {
-        Need::Idle
-    } else if needed {
-        Need::Finished
-    } else {
-        Need::None
+        return Need::Idle;
+    }
+    match search {
+        Search::Due => Need::None,
+        Search::Finished | Search::Victim => Need::Finished,
     }
 }
 

@@ -22,7 +22,7 @@ pub mod address;
 mod admission;
 mod bypass;
 pub mod checksum;
-mod crc;
+pub mod crc;
 mod discovery;
 pub mod drop_record;
 mod duplicate;
@@ -32,6 +32,7 @@ pub mod flow;
 pub mod flow_cache;
 pub mod fragment;
 mod fragment_store;
+#[macro_use]
 mod hook_stages;
 pub mod hooks;
 mod hostport;
@@ -59,7 +60,7 @@ mod tunnel;
 mod work;
 pub mod xdp_prefilter;
 
-pub use eviction::ClockHand;
+pub use eviction::Search;
 pub use fragment_store::FragmentStore;
 pub use hook_stages::HookStages;
 pub use node::{Insertion, Lookups, Node, Socket, Touch};

@@ -12,10 +12,8 @@ use abi::{EndpointFlags, Offloaded, Seen, SettingsFlags};
 use crate::flow_cache::{FlowCache, MAX_AGE};
 use crate::node::Node;
 use crate::packet::Packet;
-use crate::parse;
 use crate::row_cache;
-use crate::sender::ETHERNET;
-use crate::work::{Content, Fragment, Headers, Sampling, Transport, Work};
+use crate::work::{Fragment, Headers, Sampling, Transport, Work};
 
 /// One of so many packets to a pod is considered, a power of two: most short connections end
 /// unreported.
@@ -88,19 +86,28 @@ pub(crate) fn report_left<E: Node + FlowCache>(env: &mut E, work: &mut Work) {
     }
 }
 
-/// As [`report_left`], for some of the packets that a pod receives from bridge or stack.
+/// Returns whether a packet that a pod receives from bridge or stack is one of those that are
+/// considered for a report.
 #[inline(always)]
-pub(crate) fn report_delivered<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Work) {
+pub(crate) fn samples_delivered<E: Packet + Node + FlowCache>(
+    env: &mut E,
+    work: &mut Work,
+) -> bool {
     if !is_on(env) {
-        return;
+        return false;
     }
     work.sampling.packets = work.sampling.packets.wrapping_add(1);
     if !is_sampled(work.sampling.packets) || env.is_tagged() {
-        return;
+        return false;
     }
     row_cache::refresh(env, work);
-    let parsed = parse::frame(env, ETHERNET, &mut work.headers);
-    if parsed == Ok(Content::Ip) && is_of_established(&work.headers) {
+    true
+}
+
+/// As [`report_left`], for a packet that a pod receives from bridge or stack.
+#[inline(always)]
+pub(crate) fn report_delivered<E: FlowCache>(env: &mut E, work: &mut Work) {
+    if is_of_established(&work.headers) {
         report(env, work);
     }
 }

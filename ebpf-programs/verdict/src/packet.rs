@@ -1,6 +1,7 @@
 //! Packet access as a trait. Contains no protocol.
 
 use crate::checksum::Difference;
+use crate::crc;
 use crate::outcome::Decision;
 
 /// The bytes of one packet, link-layer header included where the interface has one.
@@ -26,6 +27,9 @@ pub trait Packet {
     /// Returns the VLAN identifier of that tag, 0..=4095; 0 where there is no tag, or one with a
     /// priority only (IEEE 802.1Q, "priority-tagged").
     fn vlan_id(&self) -> u32;
+
+    /// Returns the interface index of the hook.
+    fn hook_interface(&self) -> u32;
 
     /// Returns the interface index of the link that the packet has come in by; 0 for a packet of
     /// the node itself. A bridge forwards a frame with the index of the port that the frame came in
@@ -85,6 +89,12 @@ pub trait Packet {
         difference: Difference,
         kind: ChecksumKind,
     ) -> Decision<()>;
+
+    /// [`crc::change`]. The verifier walks every step of its loops wherever it is inlined, so the
+    /// BPF object has it as a function of its own.
+    fn crc_change(&self, difference: u32, length: u32) -> u32 {
+        crc::change(difference, length)
+    }
 }
 
 /// Properties of a checksum update beyond the sum.

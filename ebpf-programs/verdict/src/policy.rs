@@ -20,7 +20,6 @@ use crate::fragment_store::FragmentStore;
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
-use crate::parse;
 use crate::sender::{ETHERNET, has_link_local, has_v4, has_v6};
 use crate::work::{Content, Fragment, Headers, Transport, Work};
 
@@ -77,8 +76,22 @@ fn forbids<E: Node>(node: &E, one: u32, other: u32) -> bool {
     one.flags & other.flags & forbidding != 0
 }
 
-/// Drops packets that a pod receives from another one by bridge or stack, where the policies of
-/// both forbid them. The receiver has a policy.
+/// Returns whether a packet that a pod receives by bridge or stack may be one that
+/// [`check_received`] drops: the port that it came in by is of no pod, or of one that the policies
+/// keep apart from the receiver. The receiver has a policy.
+#[inline(always)]
+pub(crate) fn may_be_forbidden<E: Packet + Node>(env: &E, work: &Work) -> bool {
+    sender_by_port(env).is_none_or(|sender| forbids(env, sender, work.pod))
+}
+
+/// Returns the pod of the port that the packet came in by.
+#[inline(always)]
+fn sender_by_port<E: Packet + Node>(env: &E) -> Option<u32> {
+    env.interface(env.ingress_interface()).map(|port| port.pod)
+}
+
+/// Drops a packet that [`may_be_forbidden`] if it is from another pod, and the policies of both
+/// forbid it.
 ///
 /// Address resolution for the receiver passes between ports of one bridge: a pod that answers a
 /// client of its published port resolves the client's MAC address.
@@ -86,12 +99,9 @@ fn forbids<E: Node>(node: &E, one: u32, other: u32) -> bool {
 pub(crate) fn check_received<E: Packet + Node + FragmentStore>(
     env: &mut E,
     work: &mut Work,
+    content: Decision<Content>,
 ) -> Decision<()> {
-    let by_port = env.interface(env.ingress_interface()).map(|port| port.pod);
-    if by_port.is_some_and(|sender| !forbids(env, sender, work.pod)) {
-        return Ok(());
-    }
-    let content = parse::frame(env, ETHERNET, &mut work.headers);
+    let by_port = sender_by_port(env);
     let is_forbidden = match content {
         Ok(Content::Arp) => by_port.is_some() && !is_arp_for_receiver(env, work),
         // Without addresses, only the port is known.

@@ -3,7 +3,6 @@
 use abi::{DropReason, Tuple, protocol};
 
 use crate::checksum::{Difference, fold_halves};
-use crate::crc;
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
 use crate::parse::{high_half, low_half};
@@ -161,7 +160,8 @@ fn fix_crc<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision
     let from = &headers.tuple;
     let difference = word(from.source_port.raw(), from.destination_port.raw())
         ^ word(to.source_port.raw(), to.destination_port.raw());
-    packet.store(at, [old ^ crc::change(difference, length)])
+    let change = packet.crc_change(difference, length);
+    packet.store(at, [old ^ change])
 }
 
 /// Returns the properties of a checksum update, of UDP or another protocol.

@@ -16,16 +16,16 @@ mod world;
 
 use abi::{Address, Direction, Swept, Tuple};
 
-use crate::eviction::ClockHand;
+use crate::eviction::Search;
 use crate::flow::FlowState;
 use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::hook_stages::HookStages;
 use crate::hooks;
 use crate::node::Node as _;
-use crate::outcome::{Code as _, Decision, Verdict};
+use crate::outcome::{Decision, Verdict};
 use crate::stages;
 use crate::sweep::{Sweep, remove_dead};
-use crate::work::{Content, Fit, Hook, HostportMatch, Lack, Origin, Work};
+use crate::work::{Content, Fit, Hook, HostportMatch, Origin, Work};
 use crate::xdp_prefilter;
 
 pub use flow_cache::{JIFFY, Memory};
@@ -41,8 +41,6 @@ pub struct Simulator {
     /// Tables and kernel state of the node.
     pub world: World,
     work: Work,
-    hand: ClockHand,
-    interface: u32,
 }
 
 impl Simulator {
@@ -63,7 +61,7 @@ impl Simulator {
     /// Runs the next hook on the packet of the last run: as [`Simulator::run`], but keeps the
     /// packet's `skb_tag`.
     pub fn run_next(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
-        self.interface = interface;
+        self.world.interface = interface;
         self.world.packet = packet.to_vec();
         self.world.notice_changes();
         (self.world.congested, self.world.departure) = (false, None);
@@ -82,7 +80,7 @@ impl Simulator {
     ///
     /// The node's tables must not have changed since the first packet: cached rows would be stale.
     pub fn begin(&mut self, interface: u32, packet: Vec<u8>) {
-        self.interface = interface;
+        self.world.interface = interface;
         self.world.packet = packet;
         (self.world.congested, self.world.departure) = (false, None);
         self.world.restored = None;
@@ -96,8 +94,9 @@ impl Simulator {
     /// Runs `from_pod`; for a high-traffic pod, the TCX fast path first.
     fn run_from_pod(&mut self) -> Verdict {
         if self.world.memory.tcx_fast_path {
+            let interface = self.world.interface;
             let (world, scratch) = (&mut self.world, &mut &mut self.work);
-            if let Some(verdict) = stages::find_cached_redirect(world, scratch, self.interface) {
+            if let Some(verdict) = stages::find_cached_redirect(world, scratch, interface) {
                 self.world.memory.hits += 1;
                 return verdict;
             }
@@ -143,230 +142,34 @@ impl Simulator {
     }
 }
 
-impl HookStages for Simulator {
-    fn parse_pod(&mut self) -> Decision<Content> {
-        stages::parse_pod(&mut self.world, &mut self.work, self.interface)
-    }
+macro_rules! implement {
+    ($($access:ident $name:ident($($argument:ident: $type:ty),*) -> $output:ty;)+) => {
+        impl HookStages for Simulator {
+            $(
+                fn $name(&mut self $(, $argument: $type)*) -> $output {
+                    stages::$name(&mut self.world, &mut self.work $(, $argument)*)
+                }
+            )+
 
-    fn identify_pod(&mut self) -> u32 {
-        stages::identify_pod(&mut self.world, &mut self.work, self.interface)
-    }
+            fn is_tagged(&self) -> bool {
+                self.world.tagged
+            }
 
-    fn check_received_policy(&mut self) -> Decision<()> {
-        stages::check_received_policy(&mut self.world, &mut self.work)
-    }
+            fn lookup_cache(&mut self, hook: Hook) -> CacheLookup {
+                let (interface, mut scratch) = (self.world.interface, &mut self.work);
+                let found = stages::lookup_cache(&mut self.world, &mut scratch, interface, hook);
+                self.world.memory.hits += u64::from(found != CacheLookup::Miss);
+                found
+            }
 
-    fn check_duplicate(&mut self) -> Decision<()> {
-        stages::check_duplicate(&mut self.world, &mut self.work)
-    }
-
-    fn check_received(&mut self) -> Decision<()> {
-        stages::check_received(&mut self.world, &mut self.work)
-    }
-
-    fn check_entering(&mut self) -> Decision<()> {
-        stages::check_entering(&mut self.world, &mut self.work)
-    }
-
-    fn parse_received(&mut self) -> Content {
-        stages::parse_received(&mut self.world, &mut self.work)
-    }
-
-    fn parse_uplink(&mut self) -> Decision<Content> {
-        stages::parse_uplink(&mut self.world, &mut self.work, self.interface)
-    }
-
-    fn parse_entering(&mut self) -> Decision<Content> {
-        stages::parse_entering(&mut self.world, &mut self.work, self.interface)
-    }
-
-    fn check_sender(&mut self, content: Content) -> Decision<bool> {
-        stages::check_sender(&mut self.world, &mut self.work, content)
-    }
-
-    fn find_datagram(&mut self, hook: Hook) -> Decision<Content> {
-        stages::find_datagram(&mut self.world, &mut self.work, hook)
-    }
-
-    fn update_datagram(&mut self, has_order: bool) -> Decision<()> {
-        stages::update_datagram(&mut self.work, has_order)
-    }
-
-    fn write_datagram(&mut self, hook: Hook) -> Content {
-        stages::write_datagram(&mut self.world, &mut self.work, hook)
-    }
-
-    fn hold_fragment(&mut self) -> bool {
-        stages::hold_fragment(&mut self.world, &mut self.work)
-    }
-
-    fn release_fragment(&mut self, place: u32) {
-        stages::release_fragment(&mut self.world, &mut self.work, place);
-    }
-
-    fn identify_fragment(&mut self, is_translated: bool) -> Decision<()> {
-        stages::identify_fragment(&mut self.world, &mut self.work, is_translated)
-    }
-
-    fn is_tagged(&self) -> bool {
-        self.world.tagged
-    }
-
-    fn charge(&mut self, direction: Direction) -> Decision<()> {
-        stages::charge(&mut self.world, &mut self.work, direction)
-    }
-
-    fn charge_receiver(&mut self) -> Decision<()> {
-        stages::charge_receiver(&mut self.world, &mut self.work)
-    }
-
-    fn check_policy(&mut self) -> Decision<()> {
-        stages::check_policy(&mut self.world, &mut self.work)
-    }
-
-    fn find_flow(&mut self, hook: Hook) -> bool {
-        stages::find_flow(&mut self.world, &mut self.work, hook)
-    }
-
-    fn find_quoted_flow(&mut self, hook: Hook) -> bool {
-        stages::find_quoted_flow(&mut self.world, &mut self.work, hook)
-    }
-
-    fn check_quoted_hostport(&mut self) -> Decision<()> {
-        stages::check_quoted_hostport(&mut self.world, &mut self.work)
-    }
-
-    fn origin(&mut self) -> Decision<Origin> {
-        stages::origin(&mut self.world, &mut self.work)
-    }
-
-    fn choose_source(&mut self) -> Decision<()> {
-        stages::choose_source(&mut self.world, &mut self.work)
-    }
-
-    fn keep_node_address(&mut self) {
-        stages::keep_node_address(&mut self.work);
-    }
-
-    fn track(&mut self) -> Decision<()> {
-        stages::track(&mut self.world, &mut self.work)
-    }
-
-    fn try_port(&mut self, attempt: u32) -> Decision<bool> {
-        stages::try_port(&mut self.world, &mut self.work, attempt)
-    }
-
-    fn check_outside_source(&mut self) -> Decision<()> {
-        stages::check_outside_source(&mut self.world, &mut self.work)
-    }
-
-    fn find_hostport(&mut self) -> Decision<HostportMatch> {
-        stages::find_hostport(&mut self.world, &mut self.work)
-    }
-
-    fn try_port_from_outside(&mut self, attempt: u32) -> Decision<bool> {
-        stages::try_port_from_outside(&mut self.world, &mut self.work, attempt)
-    }
-
-    fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch> {
-        stages::find_hostport_from_pod(&mut self.world, &mut self.work)
-    }
-
-    fn try_port_from_pod(&mut self, attempt: u32) -> Decision<bool> {
-        stages::try_port_from_pod(&mut self.world, &mut self.work, attempt)
-    }
-
-    fn check_fit(&mut self) -> Decision<Fit> {
-        stages::check_fit(&mut self.world, &mut self.work)
-    }
-
-    fn find_forwarded_reply(&mut self) -> bool {
-        stages::find_forwarded_reply(&mut self.world, &mut self.work)
-    }
-
-    fn redirect_to_pod(&mut self) -> Verdict {
-        stages::redirect_to_pod(&mut self.world, &mut self.work)
-    }
-
-    fn bypass_from_pod(&mut self) -> Verdict {
-        stages::bypass_from_pod(&mut self.world, &mut self.work)
-    }
-
-    fn report_delivered(&mut self) {
-        stages::report_delivered(&mut self.world, &mut self.work);
-    }
-
-    fn find_bypass_translation(&mut self, uplink: u32) -> bool {
-        stages::find_bypass_translation(&mut self.world, &mut self.work, uplink)
-    }
-
-    fn forward_to_pod(&mut self) -> Verdict {
-        stages::forward_to_pod(&mut self.world, &mut self.work)
-    }
-
-    fn check_exit(&mut self) -> Decision<()> {
-        stages::check_exit(&mut self.world, &mut self.work)
-    }
-
-    fn advance_clock_hand(&mut self) {
-        stages::advance_clock_hand(&mut self.world, &mut self.work, &mut self.hand);
-    }
-
-    fn evict(&mut self, lack: Lack) -> bool {
-        stages::evict(&mut self.world, &mut self.work, &mut self.hand, lack)
-    }
-
-    fn translate(&mut self) -> Decision<()> {
-        stages::translate(&mut self.world, &mut self.work)
-    }
-
-    fn translate_quote(&mut self) -> Decision<()> {
-        stages::translate_quote(&mut self.world, &mut self.work)
-    }
-
-    fn translate_error(&mut self, hook: Hook) -> Decision<()> {
-        stages::translate_error(&mut self.world, &mut self.work, hook)
-    }
-
-    fn translate_received(&mut self) -> Decision<()> {
-        stages::translate_received(&mut self.world, &mut self.work)
-    }
-
-    fn translate_received_quote(&mut self) -> Decision<()> {
-        stages::translate_quote(&mut self.world, &mut self.work)
-    }
-
-    fn translate_received_error(&mut self) -> Decision<()> {
-        stages::translate_error(&mut self.world, &mut self.work, Hook::FromPod)
-    }
-
-    fn lookup_cache(&mut self, hook: Hook) -> CacheLookup {
-        let found =
-            stages::lookup_cache(&mut self.world, &mut &mut self.work, self.interface, hook);
-        self.world.memory.hits += u64::from(found != CacheLookup::Miss);
-        found
-    }
-
-    fn apply_cache_hit(&mut self, hit: CacheHit) -> Verdict {
-        stages::apply_cache_hit(&mut self.world, &mut &mut self.work, hit)
-    }
-
-    fn cache_verdict(&mut self, hook: Hook, verdict: Verdict) {
-        stages::cache_verdict(&mut self.world, &mut self.work, hook, verdict.code());
-    }
-
-    fn count_and_cache(&mut self, verdict: Verdict) {
-        stages::count_and_cache(&mut self.world, &mut self.work, verdict.code());
-    }
-
-    fn propagate(&mut self, index: u32) {
-        stages::propagate(&mut self.world, &mut self.work, index);
-    }
-
-    fn count(&mut self, direction: Direction, verdict: Verdict) {
-        stages::count(&mut self.world, &mut self.work, direction, verdict);
-    }
+            fn apply_cache_hit(&mut self, hit: CacheHit) -> Verdict {
+                stages::apply_cache_hit(&mut self.world, &mut &mut self.work, hit)
+            }
+        }
+    };
 }
+
+for_each_stage!(implement);
 
 #[cfg(test)]
 mod clashes;

@@ -4,11 +4,12 @@
 //! returns a value that can be encoded as a number: nothing else fits between two separately
 //! verified functions.
 
+mod eviction;
 mod fragments;
+mod received;
 
 use abi::{Direction, DropReason, EndpointFlags};
 
-use crate::eviction::ClockHand;
 use crate::flow_cache::{self, CacheHit, CacheLookup, FlowCache, ScratchProvider};
 use crate::fragment_store::FragmentStore;
 use crate::node::{Node, pod_of};
@@ -16,18 +17,25 @@ use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Lack, Origin, QuotaUsage, Work};
+use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Origin, QuotaUsage, Work};
 use crate::{
-    access, admission, bypass, duplicate, eviction, exit, flow, fragment, hostport,
-    hostport_from_pod, icmp, masquerade, offload, parse, policy, rewrite, row_cache, sender,
-    tunnel,
+    access, admission, bypass, exit, flow, fragment, hostport, hostport_from_pod, icmp, masquerade,
+    parse, policy, rewrite, row_cache, sender, tunnel,
 };
 
+pub use self::eviction::{
+    finish_advance, finish_eviction, inspect_flow, start_advance, start_eviction, take_port,
+};
 pub use self::fragments::{
     find_datagram, hold_fragment, identify_fragment, release_fragment, update_datagram,
     write_datagram,
 };
-pub use crate::access::{check_entering, check_policy, check_received};
+pub use self::received::{
+    check_duplicate, check_received_policy, identify_pod, may_be_forbidden, may_be_translated,
+    parse_received, report_delivered, samples_delivered, translatable, translate_received,
+    translate_received_error, translate_received_quote,
+};
+pub use crate::access::{check_entering, check_policy, check_received, needs_flow_to_enter};
 pub use crate::icmp::check_quoted_hostport;
 
 /// Looks up the packet's cache entry and applies it, unless the pod-side entry must be updated
@@ -78,11 +86,8 @@ pub fn propagate<E: Node + FlowCache>(env: &mut E, work: &mut Work, index: u32) 
 /// Parses a frame on a pod's veth, and finds its pod. Drops frames of an interface that no pod has:
 /// nothing is known that they could be checked for.
 #[inline(always)]
-pub fn parse_pod<E: Packet + Node + FlowCache>(
-    env: &mut E,
-    work: &mut Work,
-    interface: u32,
-) -> Decision<Content> {
+pub fn parse_pod<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Work) -> Decision<Content> {
+    let interface = env.hook_interface();
     row_cache::refresh(env, work);
     let Some(of) = row_cache::interface(env, work, interface) else {
         start(env, work, interface, 0);
@@ -105,58 +110,13 @@ fn fragment_or(work: &Work, content: Content) -> Content {
     }
 }
 
-/// Finds the pod of a frame on its veth, without parsing the frame. Returns those of its
-/// [`EndpointFlags`] that concern what it receives: `LIMITED` and `SAME_BRIDGE`.
-#[inline(always)]
-pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32) -> u32 {
-    let of = env.interface(interface).copied().unwrap_or_default();
-    start(env, work, interface, of.pod);
-    work.headers.length = env.len().saturating_sub(ETHERNET);
-    let of_pod = env.pod(of.pod).map_or(0, |pod| pod.flags);
-    (of.flags & EndpointFlags::LIMITED)
-        | (of_pod & (EndpointFlags::SAME_BRIDGE | EndpointFlags::INTERNAL))
-}
-
-/// Drops packets from another pod, by bridge or stack, where the policies of both forbid them.
-#[inline(always)]
-pub fn check_received_policy<E: Packet + Node + FragmentStore>(
-    env: &mut E,
-    work: &mut Work,
-) -> Decision<()> {
-    policy::check_received(env, work)
-}
-
-/// Parses a packet that a pod receives from bridge or stack, where it may need a translation: ICMP
-/// errors of the node, and fragments. All others are [`Content::Foreign`]. Errors of another pod
-/// have been translated at its veth.
-#[inline(always)]
-pub fn parse_received<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Work) -> Content {
-    if env.is_tagged() || !parse::may_be_error_or_fragment(env, ETHERNET) {
-        return Content::Foreign;
-    }
-    row_cache::refresh(env, work);
-    match parse::frame(env, ETHERNET, &mut work.headers) {
-        Ok(Content::Ip) if work.headers.fragment == Fragment::Whole => Content::Foreign,
-        Ok(Content::IcmpError) if !env.is_local(&work.headers.tuple.source) => Content::Foreign,
-        Ok(content) => content,
-        // The stack has accepted the packet.
-        Err(_) => Content::Foreign,
-    }
-}
-
-/// Drops the second copy of a packet that the pod has received already.
-#[inline(always)]
-pub fn check_duplicate<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
-    duplicate::check(env, work)
-}
-
 /// Parses a packet on an uplink.
 #[inline(always)]
 pub fn parse_uplink<E: Packet + Node + FlowCache>(
     env: &mut E,
     work: &mut Work,
-    interface: u32,
 ) -> Decision<Content> {
+    let interface = env.hook_interface();
     row_cache::refresh(env, work);
     start(env, work, interface, 0);
     let Some(uplink) = row_cache::uplink(env, work, interface) else {
@@ -172,8 +132,8 @@ pub fn parse_uplink<E: Packet + Node + FlowCache>(
 pub fn parse_entering<E: Packet + Node + FlowCache>(
     env: &mut E,
     work: &mut Work,
-    interface: u32,
 ) -> Decision<Content> {
+    let interface = env.hook_interface();
     row_cache::refresh(env, work);
     start(env, work, interface, 0);
     let Some(uplink) = row_cache::uplink(env, work, interface) else {
@@ -274,7 +234,7 @@ pub fn choose_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
 
 /// Prepares a flow of the node itself for another source port, with the node's own address.
 #[inline(always)]
-pub fn keep_node_address(work: &mut Work) {
+pub fn keep_node_address<E>(_: &mut E, work: &mut Work) {
     masquerade::keep_node_address(work);
 }
 
@@ -373,13 +333,6 @@ pub fn bypass_from_pod<E: Packet + Node + Shaper + FlowCache>(
     bypass::from_pod(env, work).unwrap_or_else(Verdict::Drop)
 }
 
-/// Reports the connection of a packet that a pod receives from bridge or stack to the agent, if it
-/// may be offloaded.
-#[inline(always)]
-pub fn report_delivered<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Work) {
-    offload::report_delivered(env, work);
-}
-
 /// Looks up the translation of a pod's packet that bypasses the stack: that of netfilter; or, where
 /// it leaves by this uplink, that of its flow, if the flow is too new for cache entries. In that
 /// case tags the packet as finished for the uplink's program. `uplink` is 0 for a packet to a pod.
@@ -393,29 +346,14 @@ pub fn find_bypass_translation<E: Node + FlowCache>(
         || (uplink != 0 && flow_cache::find_uplink_flow(env, work, uplink))
 }
 
-/// Translates a packet from outside to [`Work::translated`], and redirects it to its pod where it
-/// may bypass stack and bridge. A redirected packet is charged and counted.
+/// Decides whether a packet from outside that is to get [`Work::translated`] bypasses stack and
+/// bridge.
 #[inline(always)]
-pub fn forward_to_pod<E: Packet + Node + Shaper + FlowCache + FragmentStore>(
+pub fn bypass_to_pod<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
     work: &mut Work,
 ) -> Verdict {
-    enter(env, work).unwrap_or_else(Verdict::Drop)
-}
-
-#[inline(always)]
-fn enter<E: Packet + Node + Shaper + FlowCache + FragmentStore>(
-    env: &mut E,
-    work: &mut Work,
-) -> Decision<Verdict> {
-    // The bypass comes first: it may replace netfilter's translation, too.
-    let verdict = bypass::to_pod(env, work)?;
-    rewrite::packet(env, &work.headers, &work.translated)?;
-    fragment::store_translated(env, work);
-    if let Verdict::RedirectPeer(_) = verdict {
-        charge_receiver(env, work)?;
-    }
-    Ok(verdict)
+    bypass::to_pod(env, work).unwrap_or_else(Verdict::Drop)
 }
 
 /// Drops packets that would leave by a link without translation.
@@ -424,33 +362,12 @@ pub fn check_exit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> De
     exit::check(env, work)
 }
 
-/// Advances the clock hand, for each new flow.
-#[inline(always)]
-pub fn advance_clock_hand<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) {
-    eviction::advance(node, hand, work);
-}
-
-/// Evicts a flow for [`Work::pair`]. Returns whether there is a place, or a port, now.
-#[inline(always)]
-pub fn evict<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand, lack: Lack) -> bool {
-    match lack {
-        Lack::Place => eviction::evict(node, hand, work),
-        Lack::Port => eviction::take_port(node, hand, work),
-    }
-}
-
 /// Writes [`Work::translated`] into the packet.
 #[inline(always)]
 pub fn translate<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work) -> Decision<()> {
     rewrite::packet(env, &work.headers, &work.translated)?;
     fragment::store_translated(env, work);
     Ok(())
-}
-
-/// As [`translate`], where no other stage and no error refers to the packet.
-#[inline(always)]
-pub fn translate_received<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<()> {
-    rewrite::packet(packet, &work.headers, &work.translated)
 }
 
 /// Writes [`Work::translated`] into the packet that an ICMP error quotes.

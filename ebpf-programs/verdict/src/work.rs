@@ -9,6 +9,7 @@ use abi::{
     Offloaded, Tuple,
 };
 
+use crate::eviction::ClockHand;
 use crate::flow_cache::{CacheEntry, CacheRecorder, CacheRing};
 use crate::fragment::FragmentWork;
 use crate::outcome::Code;
@@ -79,6 +80,8 @@ pub struct Work {
     pub cache_entry: CacheEntry,
     /// Which cache entry is used next. Stays from packet to packet.
     pub cache_ring: CacheRing,
+    /// State of the clock hand. Stays from packet to packet.
+    pub hand: ClockHand,
 }
 
 /// Sampling of the packets that a CPU delivers to pods through the stack, and reports of their

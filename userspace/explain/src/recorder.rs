@@ -4,7 +4,8 @@ use abi::Direction;
 use verdict::flow_cache::{CacheHit, CacheLookup, Steps};
 use verdict::simulator::{Place, Simulator};
 use verdict::{
-    Content, Decision as Result, Fit, Hook, HookStages, HostportMatch, Lack, Origin, Verdict,
+    Content, Decision as Result, Fit, Hook, HookStages, HostportMatch, Lack, Origin, Search,
+    Verdict,
 };
 
 use crate::explanation::{Decision, Step};
@@ -112,7 +113,11 @@ macro_rules! silent {
 impl HookStages for Recorder<'_> {
     silent! {
         fn identify_pod(&mut self) -> u32;
-        fn parse_received(&mut self) -> Content;
+        fn parse_received(&mut self) -> Result<Content>;
+        fn may_be_forbidden(&mut self) -> bool;
+        fn needs_flow_to_enter(&mut self) -> bool;
+        fn may_be_translated(&mut self) -> bool;
+        fn translatable(&mut self, content: Result<Content>) -> Content;
         fn find_datagram(&mut self, hook: Hook) -> Result<Content>;
         fn update_datagram(&mut self, has_order: bool) -> Result<()>;
         fn write_datagram(&mut self, hook: Hook) -> Content;
@@ -121,7 +126,13 @@ impl HookStages for Recorder<'_> {
         fn identify_fragment(&mut self, is_translated: bool) -> Result<()>;
         fn find_quoted_flow(&mut self, hook: Hook) -> bool;
         fn keep_node_address(&mut self);
-        fn advance_clock_hand(&mut self);
+        fn bypass_to_pod(&mut self) -> Verdict;
+        fn start_advance(&mut self) -> Search;
+        fn finish_advance(&mut self);
+        fn start_eviction(&mut self);
+        fn inspect_flow(&mut self, search: Search) -> bool;
+        fn finish_eviction(&mut self) -> bool;
+        fn take_port(&mut self) -> bool;
         fn translate_quote(&mut self) -> Result<()>;
         fn translate_error(&mut self, hook: Hook) -> Result<()>;
         fn translate_received_quote(&mut self) -> Result<()>;
@@ -129,8 +140,9 @@ impl HookStages for Recorder<'_> {
         fn find_forwarded_reply(&mut self) -> bool;
         fn lookup_cache(&mut self, hook: Hook) -> CacheLookup;
         fn apply_cache_hit(&mut self, hit: CacheHit) -> Verdict;
-        fn cache_verdict(&mut self, hook: Hook, verdict: Verdict);
-        fn count_and_cache(&mut self, verdict: Verdict);
+        fn cache_verdict(&mut self, hook: Hook, number: u64);
+        fn count_and_cache(&mut self, number: u64);
+        fn samples_delivered(&mut self) -> bool;
         fn report_delivered(&mut self);
         fn propagate(&mut self, index: u32);
         fn count(&mut self, direction: Direction, verdict: Verdict);
@@ -172,13 +184,13 @@ impl HookStages for Recorder<'_> {
         self.decided(Decision::Sender, result, |view, ()| view.outside_source())
     }
 
-    fn check_received_policy(&mut self) -> Result<()> {
-        let result = self.simulator.check_received_policy();
+    fn check_received_policy(&mut self, content: Result<Content>) -> Result<()> {
+        let result = self.simulator.check_received_policy(content);
         self.decided(Decision::Policy, result, |_, ()| say::policy())
     }
 
-    fn check_received(&mut self) -> Result<()> {
-        let result = self.simulator.check_received();
+    fn check_received(&mut self, content: Result<Content>) -> Result<()> {
+        let result = self.simulator.check_received(content);
         self.decided(Decision::Policy, result, |_, ()| say::policy())
     }
 

@@ -45,6 +45,10 @@ impl Packet for World {
         if self.tagged { self.vlan_id } else { 0 }
     }
 
+    fn hook_interface(&self) -> u32 {
+        self.interface
+    }
+
     fn ingress_interface(&self) -> u32 {
         self.ingress_interface
     }

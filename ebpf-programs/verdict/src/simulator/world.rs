@@ -114,6 +114,8 @@ pub struct World {
     pub vlan_id: u32,
     /// Interface index of the link that the current packet has come in by.
     pub ingress_interface: u32,
+    /// The interface of the current hook.
+    pub interface: u32,
     /// `skb->mark` of the current packet, set by other software.
     pub mark: u32,
     /// Flow hash of the current packet.
@@ -182,6 +184,7 @@ impl Default for World {
             tagged: false,
             vlan_id: 0,
             ingress_interface: 0,
+            interface: 0,
             mark: 0,
             flow_hash: 0,
             segments: (0, 0),

@@ -21,7 +21,7 @@ pub fn find_datagram<E: Node + FragmentStore>(
 /// Updates the copied state of a fragment's datagram. Drops fragments that overlap, where the hook
 /// checks that.
 #[inline(always)]
-pub fn update_datagram(work: &mut Work, has_order: bool) -> Decision<()> {
+pub fn update_datagram<E>(_: &mut E, work: &mut Work, has_order: bool) -> Decision<()> {
     fragment::update(work, has_order)
 }
 
