@@ -86,7 +86,8 @@ fn send(senders: &[Flows]) -> Result<()> {
 }
 
 /// Fills the table with answered flows that last, of `pods` in equal parts.
-fn fill(agent: &Agent, pods: &[Pod], flows: u16) -> Result<()> {
+/// Returns the packets that keep these flows alive.
+fn fill(agent: &Agent, pods: &[Pod], flows: u16) -> Result<Vec<Flows>> {
     let senders = prepare(pods, flows)?;
     let start = Instant::now();
     until("the flow table is full of flows that last", || {
@@ -94,7 +95,8 @@ fn fill(agent: &Agent, pods: &[Pod], flows: u16) -> Result<()> {
         let table = agent.get("/v1/flows?limit=0")?["room"].take();
         let is_full = table["used_entries"].as_u64() >= table["entries"].as_u64();
         Ok((is_full && start.elapsed() > Duration::from_secs(3)).then_some(()))
-    })
+    })?;
+    Ok(senders)
 }
 
 fn four_pods_fill_the_table(bypass: &str) -> Result<()> {
@@ -159,11 +161,17 @@ fn four_pods_fill_the_flow_table_and_others_open_flows_through_the_stack() -> Re
 }
 
 /// Requires that a new flow of the pod is refused, as an event and as the explanation of it.
+/// `senders` keep the flows alive that leave no place: otherwise they end on a busy machine, and
+/// other flows of the pod take their places until its quota is used up. It tries no more new flows
+/// than would fit into its quota.
 fn is_refused(
     agent: &Agent,
     listener: &DropListener,
+    senders: &[Flows],
     (reason, pod): (DropReason, &Pod),
 ) -> Result<&'static str> {
+    const FIRST: u16 = 40_000;
+    const NEW: u16 = 150;
     let own = pod.address(WORLD[0])?;
     let expected = ExpectedDrop {
         reason,
@@ -172,10 +180,12 @@ fn is_refused(
         ends: Some([own.to_string(), format!("{}:{SERVER}", WORLD[0])]),
     };
     let raw = RawSocket::sender(&pod.machine, WORLD[0])?;
-    let port = Cell::new(40_000);
+    let probes = Cell::new(0);
     expected.check(agent, listener, || {
-        port.set(port.get() + 1);
-        raw.send(&datagram(pod, port.get())?, WORLD[0])
+        send(senders)?;
+        let number = probes.get();
+        probes.set((number + 1) % NEW);
+        raw.send(&datagram(pod, FIRST + number)?, WORLD[0])
     })?;
     Ok(reason.name())
 }
@@ -195,10 +205,10 @@ fn flows_that_are_refused_are_events_and_explained_with_the_same_reason() -> Res
         raw.send(&forged, WORLD[0])
     })?;
     // More than the 4,096 flows that the table has places for, and fewer than the quota of a pod.
-    fill(&agent, &pods, 850)?;
+    let senders = fill(&agent, &pods, 850)?;
     let mut provoked = BTreeSet::new();
-    let full = DropReason::FlowTableFull;
-    provoked.insert(is_refused(&agent, &listener, (full, &pods[0]))?);
+    let full = (DropReason::FlowTableFull, &pods[0]);
+    provoked.insert(is_refused(&agent, &listener, &senders, full)?);
 
     // Now alone, a pod gets as many as its quota.
     for pod in pods.drain(1..) {
@@ -209,8 +219,8 @@ fn flows_that_are_refused_are_events_and_explained_with_the_same_reason() -> Res
         send(&senders)?;
         Ok((dropped(&agent, DropReason::FlowQuota.name())? > 0).then_some(()))
     })?;
-    let quota = DropReason::FlowQuota;
-    provoked.insert(is_refused(&agent, &listener, (quota, &pods[0]))?);
+    let quota = (DropReason::FlowQuota, &pods[0]);
+    provoked.insert(is_refused(&agent, &listener, &senders, quota)?);
     are_all_provoked("fair_shares", &provoked)
 }
 
