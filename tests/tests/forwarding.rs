@@ -4,104 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{ForwardingScene, Machine, NODE, WORLD, patient, until};
+use e2e::{ForwardingScene, Machine, NODE, PacketFilter, WORLD, patient, until, write_rules};
 
-/// The packet filter with the rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Filter {
-    IptablesNft,
-    Legacy,
-    /// A table of the user's own, without iptables.
-    Native,
-}
-
-const NATIVE: &str = r#"
-table inet mine {
-    chain forward {
-        type filter hook forward priority filter; policy drop;
-        ct state vmap { invalid : drop }
-        iifname "other" accept
-    }
-}
-"#;
-
-impl Filter {
-    fn tools(self) -> [&'static str; 2] {
-        match self {
-            Self::Legacy => ["iptables-legacy", "ip6tables-legacy"],
-            Self::IptablesNft | Self::Native => ["iptables-nft", "ip6tables-nft"],
-        }
-    }
-
-    /// Drops forwarded packets of both families by default, beside some rules.
-    fn drop_by_default(self, node: &Machine) -> Result<()> {
-        if self == Self::Native {
-            return write(node, NATIVE);
-        }
-        for tool in self.tools() {
-            for line in [
-                "-N USER",
-                "-P FORWARD DROP",
-                "-A FORWARD -j USER",
-                "-A USER -j RETURN",
-                "-A FORWARD -i other0 ! -o other0 -j ACCEPT",
-                "-A INPUT -i other0 -j DROP",
-            ] {
-                node.call(&format!("{tool} {line}"))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the rules, and makes the policy accept.
-    fn accept(self, node: &Machine) -> Result<()> {
-        if self == Self::Native {
-            return node.call("nft flush ruleset").map(drop);
-        }
-        for tool in self.tools() {
-            node.call(&format!("{tool} -P FORWARD ACCEPT"))?;
-            node.call(&format!("{tool} -F"))?;
-            node.call(&format!("{tool} -X USER"))?;
-        }
-        Ok(())
-    }
-
-    /// Returns the rules of both families without counters, and without ours.
-    fn foreign(self, node: &Machine) -> Result<String> {
-        let own = |line: &&str| !line.contains("VIADUCT");
-        if self == Self::Native {
-            let listed = node.call("nft --stateless list table inet mine")?;
-            let text = listed
-                .split("\n\tchain VIADUCT-FORWARD")
-                .next()
-                .unwrap_or_default()
-                .trim_end_matches(|end: char| end == '}' || end.is_whitespace());
-            return Ok(text.lines().filter(own).collect::<Vec<_>>().join("\n"));
-        }
-        let mut all = String::new();
-        for tool in self.tools() {
-            let text = node.call(&format!("{tool} -S"))?;
-            all += &text.lines().filter(own).collect::<Vec<_>>().join("\n");
-        }
-        Ok(all)
-    }
-
-    fn all(self, node: &Machine) -> Result<String> {
-        if self == Self::Native {
-            return node.call("nft list ruleset");
-        }
-        let [v4, v6] = self.tools();
-        Ok(node.call(&format!("{v4} -S"))? + &node.call(&format!("{v6} -S"))?)
-    }
-}
-
-fn write(node: &Machine, rules: &str) -> Result<()> {
-    node.mounts()
-        .run(|| std::fs::write("/run/rules.nft", rules))?;
-    node.call("nft -f /run/rules.nft").map(drop)
-}
-
-fn carried(filter: Filter) -> Result<()> {
+fn carried(filter: PacketFilter) -> Result<()> {
     let scene = ForwardingScene::new(&[], |node| filter.drop_by_default(node))?;
     let node = &scene.sandbox.node;
     scene.all_paths_work()?;
@@ -112,7 +17,7 @@ fn carried(filter: Filter) -> Result<()> {
         .into_iter()
         .map(|(_, state)| state)
         .collect();
-    let expected = if filter == Filter::Native { 1 } else { 2 };
+    let expected = if filter == PacketFilter::Native { 1 } else { 2 };
     assert_eq!(states, vec!["carried"; expected]);
     let shown = scene.agent.ctl("status")?;
     assert!(
@@ -130,21 +35,21 @@ fn carried(filter: Filter) -> Result<()> {
 
 #[test]
 fn pods_work_behind_a_forward_policy_of_iptables_nft() -> Result<()> {
-    carried(Filter::IptablesNft)
+    carried(PacketFilter::IptablesNft)
 }
 
 #[test]
 fn pods_work_behind_a_forward_policy_of_iptables_legacy() -> Result<()> {
-    carried(Filter::Legacy)
+    carried(PacketFilter::Legacy)
 }
 
 #[test]
 fn pods_work_behind_a_forward_policy_of_a_native_nft_table() -> Result<()> {
-    carried(Filter::Native)
+    carried(PacketFilter::Native)
 }
 
 /// The policy comes and goes while pods run.
-fn appears(filter: Filter) -> Result<()> {
+fn appears(filter: PacketFilter) -> Result<()> {
     let scene = ForwardingScene::new(&[], |_| Ok(()))?;
     let node = &scene.sandbox.node;
     scene.all_paths_work()?;
@@ -173,21 +78,21 @@ fn appears(filter: Filter) -> Result<()> {
 
 #[test]
 fn a_forward_policy_of_iptables_nft_is_carried_when_it_appears() -> Result<()> {
-    appears(Filter::IptablesNft)
+    appears(PacketFilter::IptablesNft)
 }
 
 #[test]
 fn a_forward_policy_of_iptables_legacy_is_carried_when_it_appears() -> Result<()> {
-    appears(Filter::Legacy)
+    appears(PacketFilter::Legacy)
 }
 
 #[test]
 fn a_forward_policy_of_a_native_nft_table_is_carried_when_it_appears() -> Result<()> {
-    appears(Filter::Native)
+    appears(PacketFilter::Native)
 }
 
 /// `iptables -F` removes our jump, and rules behind it would come too late.
-fn recovers(filter: Filter) -> Result<()> {
+fn recovers(filter: PacketFilter) -> Result<()> {
     let scene = ForwardingScene::new(&[], |node| filter.drop_by_default(node))?;
     let node = &scene.sandbox.node;
     for tool in filter.tools() {
@@ -215,16 +120,16 @@ fn recovers(filter: Filter) -> Result<()> {
 
 #[test]
 fn explicit_rules_of_iptables_nft_are_obeyed_and_a_flush_is_repaired() -> Result<()> {
-    recovers(Filter::IptablesNft)
+    recovers(PacketFilter::IptablesNft)
 }
 
 #[test]
 fn explicit_rules_of_iptables_legacy_are_obeyed_and_a_flush_is_repaired() -> Result<()> {
-    recovers(Filter::Legacy)
+    recovers(PacketFilter::Legacy)
 }
 
 /// The rules outlive the agent, and the next one finds them in place: no connection notices.
-fn survives(filter: Filter) -> Result<()> {
+fn survives(filter: PacketFilter) -> Result<()> {
     let mut scene = ForwardingScene::new(&[], |node| filter.drop_by_default(node))?;
     scene.all_paths_work()?;
     let before = filter.all(&scene.sandbox.node)?;
@@ -253,17 +158,17 @@ fn survives(filter: Filter) -> Result<()> {
 
 #[test]
 fn rules_in_iptables_nft_survive_the_agent_and_go_with_the_uninstall() -> Result<()> {
-    survives(Filter::IptablesNft)
+    survives(PacketFilter::IptablesNft)
 }
 
 #[test]
 fn rules_in_iptables_legacy_survive_the_agent_and_go_with_the_uninstall() -> Result<()> {
-    survives(Filter::Legacy)
+    survives(PacketFilter::Legacy)
 }
 
 #[test]
 fn rules_in_a_native_nft_table_survive_the_agent_and_go_with_the_uninstall() -> Result<()> {
-    survives(Filter::Native)
+    survives(PacketFilter::Native)
 }
 
 /// Mode `leave`: no rules, a named reason, an event, and a STATUS that keeps kubelet from starting
@@ -279,10 +184,10 @@ fn leave_adds_no_rules_and_reports_the_policy() -> Result<()> {
     let scene = ForwardingScene::new(&[&flag], |node| Ok(set(node, "leave")?))?;
     let node = &scene.sandbox.node;
     scene.await_degraded(&[])?;
-    Filter::IptablesNft.drop_by_default(node)?;
+    PacketFilter::IptablesNft.drop_by_default(node)?;
     scene.await_degraded(&["forwarding-dropped", "forwarding-dropped"])?;
     ensure!(!scene.reaches_world(WORLD[0])?, "the policy drops");
-    let all = Filter::IptablesNft.all(node)?;
+    let all = PacketFilter::IptablesNft.all(node)?;
     assert!(!all.contains("VIADUCT"), "{all}");
     let doctor = scene.agent.ctl("doctor");
     assert!(doctor.is_err(), "doctor says that the node is well");
@@ -307,10 +212,10 @@ fn leave_adds_no_rules_and_reports_the_policy() -> Result<()> {
     set(node, "leave")?;
     scene.agent.signal(nix::sys::signal::Signal::SIGHUP)?;
     until("the rules are gone", || {
-        Ok((!Filter::IptablesNft.all(node)?.contains("VIADUCT")).then_some(()))
+        Ok((!PacketFilter::IptablesNft.all(node)?.contains("VIADUCT")).then_some(()))
     })?;
     // A rule of the operator's own lets pods through: the agent does not call that broken.
-    for tool in Filter::IptablesNft.tools() {
+    for tool in PacketFilter::IptablesNft.tools() {
         node.call(&format!("{tool} -A FORWARD -i cbr0 -j ACCEPT"))?;
     }
     scene.await_degraded(&[])
@@ -321,7 +226,7 @@ fn leave_adds_no_rules_and_reports_the_policy() -> Result<()> {
 fn a_default_that_cannot_be_carried_is_reported() -> Result<()> {
     let scene = ForwardingScene::new(&[], |_| Ok(()))?;
     let node = &scene.sandbox.node;
-    write(
+    write_rules(
         node,
         "table inet early {\n chain pre {\n type filter hook prerouting priority raw; policy drop;\n}\n}\n",
     )?;
@@ -334,7 +239,7 @@ fn a_default_that_cannot_be_carried_is_reported() -> Result<()> {
 /// A hostport that is published later is open at once, and closed with its pod.
 #[test]
 fn hostports_are_carried_with_the_add_and_no_longer_after_the_del() -> Result<()> {
-    let scene = ForwardingScene::new(&[], |node| Filter::IptablesNft.drop_by_default(node))?;
+    let scene = ForwardingScene::new(&[], |node| PacketFilter::IptablesNft.drop_by_default(node))?;
     let node = &scene.sandbox.node;
     let mut late = scene.sandbox.pod("late")?;
     let config = e2e::Config::new("1.1.0").publish(&e2e::Mapping::both(9090, 90));
@@ -344,10 +249,10 @@ fn hostports_are_carried_with_the_add_and_no_longer_after_the_del() -> Result<()
         let server = std::net::SocketAddr::new(address, 9090);
         e2e::tcp_source(&scene.sandbox.world, 0, server).context("at once after the ADD")?;
     }
-    let rules = Filter::IptablesNft.all(node)?;
+    let rules = PacketFilter::IptablesNft.all(node)?;
     assert_eq!(rules.matches("port 90/tcp").count(), 2, "{rules}");
     late.del()?.success()?;
-    let rules = Filter::IptablesNft.all(node)?;
+    let rules = PacketFilter::IptablesNft.all(node)?;
     assert!(!rules.contains("port 90/"), "{rules}");
     scene.all_paths_work()
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::cluster::{Cluster, ClusterNode, peer};
-use e2e::{Agent, Machine, NumberedDatagrams, Sandbox, UPLINK, connects, patient, until};
+use e2e::{
+    Agent, Machine, NumberedDatagrams, PacketFilter, Sandbox, UPLINK, connects, patient, until,
+};
 use serde_json::{Value, json};
 
 const DIRECT: &str = "--between-nodes=direct";
@@ -14,47 +16,6 @@ const TUNNEL: &str = "--between-nodes=tunnel";
 
 /// Port of the server in each pod.
 const PORT: u16 = 7000;
-
-/// The packet filter with the policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Filter {
-    IptablesNft,
-    Legacy,
-    /// A table of the user's own, without iptables.
-    Native,
-}
-
-const NATIVE: &str = "add table inet mine; add chain inet mine forward { type filter hook forward \
-                      priority filter; policy drop; }";
-
-impl Filter {
-    fn tools(self) -> [&'static str; 2] {
-        match self {
-            Self::Legacy => ["iptables-legacy", "ip6tables-legacy"],
-            Self::IptablesNft | Self::Native => ["iptables-nft", "ip6tables-nft"],
-        }
-    }
-
-    fn drop_by_default(self, node: &Machine) -> Result<()> {
-        if self == Self::Native {
-            return node.call_words(&["nft", NATIVE]).map(drop);
-        }
-        for tool in self.tools() {
-            node.call(&format!("{tool} -P FORWARD DROP"))?;
-            node.call(&format!("{tool} -A FORWARD -i other0 -j ACCEPT"))?;
-        }
-        Ok(())
-    }
-
-    /// Lists the rules of both families.
-    fn rules(self, node: &Machine) -> Result<String> {
-        if self == Self::Native {
-            return node.call("nft --stateless list ruleset");
-        }
-        let [v4, v6] = self.tools();
-        Ok(node.call(&format!("{v4} -S"))? + &node.call(&format!("{v6} -S"))?)
-    }
-}
 
 fn put_all(cluster: &Cluster) -> Result<()> {
     for (number, node) in (1..).zip(&cluster.nodes) {
@@ -64,7 +25,7 @@ fn put_all(cluster: &Cluster) -> Result<()> {
 }
 
 /// Returns two nodes with the policy, whose agents have the flags.
-fn dropping(filter: Filter, flags: &[&str]) -> Result<Cluster> {
+fn dropping(filter: PacketFilter, flags: &[&str]) -> Result<Cluster> {
     let cluster = Cluster::new(2, flags)?;
     for node in &cluster.nodes {
         filter.drop_by_default(&node.sandbox.node)?;
@@ -87,7 +48,7 @@ fn reaches(from: &Machine, node: &ClusterNode, family: usize) -> Result<bool> {
     connects(from, SocketAddr::new(node.pod.addresses[family], PORT))
 }
 
-fn carried(filter: Filter, mode: &str) -> Result<()> {
+fn carried(filter: PacketFilter, mode: &str) -> Result<()> {
     let cluster = dropping(filter, &[mode])?;
     cluster.await_connected()?;
     let [first, second] = &cluster.nodes[..] else {
@@ -118,44 +79,44 @@ fn carried(filter: Filter, mode: &str) -> Result<()> {
     first.agent.ctl("uninstall")?;
     let bare = first.sandbox.machine("bare")?;
     filter.drop_by_default(&bare)?;
-    assert_eq!(filter.rules(&first.sandbox.node)?, filter.rules(&bare)?);
+    assert_eq!(filter.all(&first.sandbox.node)?, filter.all(&bare)?);
     Ok(())
 }
 
 #[test]
 fn pods_of_peers_on_a_link_pass_a_policy_of_iptables_nft() -> Result<()> {
-    carried(Filter::IptablesNft, DIRECT)
+    carried(PacketFilter::IptablesNft, DIRECT)
 }
 
 #[test]
 fn pods_of_peers_on_a_link_pass_a_policy_of_iptables_legacy() -> Result<()> {
-    carried(Filter::Legacy, DIRECT)
+    carried(PacketFilter::Legacy, DIRECT)
 }
 
 #[test]
 fn pods_of_peers_on_a_link_pass_a_policy_of_a_native_nft_table() -> Result<()> {
-    carried(Filter::Native, DIRECT)
+    carried(PacketFilter::Native, DIRECT)
 }
 
 #[test]
 fn pods_of_peers_in_tunnels_pass_a_policy_of_iptables_nft() -> Result<()> {
-    carried(Filter::IptablesNft, TUNNEL)
+    carried(PacketFilter::IptablesNft, TUNNEL)
 }
 
 #[test]
 fn pods_of_peers_in_tunnels_pass_a_policy_of_iptables_legacy() -> Result<()> {
-    carried(Filter::Legacy, TUNNEL)
+    carried(PacketFilter::Legacy, TUNNEL)
 }
 
 #[test]
 fn pods_of_peers_in_tunnels_pass_a_policy_of_a_native_nft_table() -> Result<()> {
-    carried(Filter::Native, TUNNEL)
+    carried(PacketFilter::Native, TUNNEL)
 }
 
 /// Routes of the nodes' own, to peers on the link.
 #[test]
 fn pods_of_peers_pass_a_policy_without_routes_of_ours() -> Result<()> {
-    let cluster = dropping(Filter::IptablesNft, &["--between-nodes=none"])?;
+    let cluster = dropping(PacketFilter::IptablesNft, &["--between-nodes=none"])?;
     for (node, other) in [(0, 1), (1, 0)] {
         let via = cluster.nodes[other].addresses();
         let prefixes = peer(if other == 0 { 1 } else { 2 })["prefixes"].clone();
@@ -172,7 +133,7 @@ fn pods_of_peers_pass_a_policy_without_routes_of_ours() -> Result<()> {
 #[test]
 fn with_leave_packets_of_peers_are_left_to_the_rules_of_the_operator() -> Result<()> {
     for mode in [DIRECT, TUNNEL] {
-        let cluster = dropping(Filter::IptablesNft, &[mode, "--forwarding=leave"])?;
+        let cluster = dropping(PacketFilter::IptablesNft, &[mode, "--forwarding=leave"])?;
         let [first, second] = &cluster.nodes[..] else {
             unreachable!("two nodes")
         };
@@ -188,7 +149,7 @@ fn with_leave_packets_of_peers_are_left_to_the_rules_of_the_operator() -> Result
         for family in [0, 1] {
             ensure!(!reaches(&second.pod.machine, first, family)?, "{mode}");
         }
-        ensure!(!Filter::IptablesNft.rules(node)?.contains("VIADUCT"));
+        ensure!(!PacketFilter::IptablesNft.all(node)?.contains("VIADUCT"));
         for node in &cluster.nodes {
             for (tool, all) in [
                 ("iptables-nft", "10.81.0.0/16"),
@@ -205,7 +166,10 @@ fn with_leave_packets_of_peers_are_left_to_the_rules_of_the_operator() -> Result
 
 #[test]
 fn explicit_rules_about_peers_are_obeyed() -> Result<()> {
-    for (filter, mode) in [(Filter::IptablesNft, DIRECT), (Filter::Legacy, TUNNEL)] {
+    for (filter, mode) in [
+        (PacketFilter::IptablesNft, DIRECT),
+        (PacketFilter::Legacy, TUNNEL),
+    ] {
         let cluster = dropping(filter, &[mode])?;
         cluster.await_connected()?;
         let [first, second] = &cluster.nodes[..] else {
@@ -230,7 +194,7 @@ fn explicit_rules_about_peers_are_obeyed() -> Result<()> {
 /// A link that leads to no peer, with addresses of a peer's pod.
 #[test]
 fn packets_with_a_peers_address_on_another_link_meet_the_policy() -> Result<()> {
-    let cluster = dropping(Filter::IptablesNft, &[DIRECT])?;
+    let cluster = dropping(PacketFilter::IptablesNft, &[DIRECT])?;
     cluster.await_connected()?;
     let first = &cluster.nodes[0];
     let node = &first.sandbox.node;
@@ -248,7 +212,7 @@ fn packets_with_a_peers_address_on_another_link_meet_the_policy() -> Result<()> 
         ))?;
         ensure!(!reaches(world, first, family)?, "{forged} reaches {pod}");
         // The policy is the only obstacle.
-        let tool = Filter::IptablesNft.tools()[family];
+        let tool = PacketFilter::IptablesNft.tools()[family];
         node.call(&format!("{tool} -P FORWARD ACCEPT"))?;
         until("the world reaches the pod", || {
             Ok(reaches(world, first, family)?.then_some(()))
@@ -261,9 +225,9 @@ fn packets_with_a_peers_address_on_another_link_meet_the_policy() -> Result<()> 
 #[test]
 fn rules_follow_peers_that_come_and_go_without_a_lost_packet() -> Result<()> {
     for (filter, mode) in [
-        (Filter::IptablesNft, DIRECT),
-        (Filter::IptablesNft, TUNNEL),
-        (Filter::Legacy, DIRECT),
+        (PacketFilter::IptablesNft, DIRECT),
+        (PacketFilter::IptablesNft, TUNNEL),
+        (PacketFilter::Legacy, DIRECT),
     ] {
         let cluster = dropping(filter, &[mode])?;
         cluster.await_connected()?;
@@ -288,7 +252,7 @@ fn rules_follow_peers_that_come_and_go_without_a_lost_packet() -> Result<()> {
                 .iter()
                 .try_for_each(NumberedDatagrams::await_progress)?;
         }
-        let rules = filter.rules(&first.sandbox.node)?;
+        let rules = filter.all(&first.sandbox.node)?;
         ensure!(
             rules.contains("10.81.30.0/24") == (mode == DIRECT),
             "{rules}"
@@ -298,7 +262,7 @@ fn rules_follow_peers_that_come_and_go_without_a_lost_packet() -> Result<()> {
         }
         // Nothing is left for a peer that has gone; what it sends meets the policy.
         first.put_peers(&json!([]))?;
-        let rules = filter.rules(&first.sandbox.node)?;
+        let rules = filter.all(&first.sandbox.node)?;
         ensure!(rules.contains("VIADUCT-FORWARD"), "{rules}");
         ensure!(!rules.contains("viaduct: peers"), "{rules}");
         ensure!(
@@ -332,7 +296,11 @@ fn scattered(count: u32) -> Value {
 fn rules_for_five_thousand_scattered_peers_are_written_in_seconds() -> Result<()> {
     const COUNT: u32 = 5_000;
     const FILE: &str = "/run/peers.json";
-    for filter in [Filter::IptablesNft, Filter::Legacy, Filter::Native] {
+    for filter in [
+        PacketFilter::IptablesNft,
+        PacketFilter::Legacy,
+        PacketFilter::Native,
+    ] {
         let sandbox = Sandbox::new()?;
         let node = &sandbox.node;
         filter.drop_by_default(node)?;
@@ -348,7 +316,7 @@ fn rules_for_five_thousand_scattered_peers_are_written_in_seconds() -> Result<()
         let started = Instant::now();
         agent.ctl(&format!("peers set {FILE} -o json"))?;
         let took = started.elapsed();
-        let rules = filter.rules(node)?.matches("viaduct: peers").count();
+        let rules = filter.all(node)?.matches("viaduct: peers").count();
         assert_eq!(rules, 2 * COUNT as usize);
         let started = Instant::now();
         let mut other = sandbox.pod("other")?;
