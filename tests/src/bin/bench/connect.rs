@@ -54,6 +54,11 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
         let built = topology::translating(plan.company, *hostports)?;
         topologies.extend(built.into_iter().map(|it| (*hostports, it)));
     }
+    measure_systems(plan, &topologies)
+}
+
+/// Measures these systems, each with its number of hostports.
+pub(crate) fn measure_systems(plan: &Plan, topologies: &[(u16, Topology)]) -> Result<Vec<Row>> {
     let servers: Vec<_> = topologies
         .iter()
         .map(|(hostports, it)| serve(it, *hostports))

@@ -6,7 +6,7 @@ use crate::goals::Goal;
 use crate::plan::Plan;
 use crate::row::Row;
 use crate::{
-    add_latency, bulk, connect, datagrams, flows, memory, packet_cost, pair, plugin_start,
+    add_latency, bulk, checks, connect, datagrams, flows, memory, packet_cost, pair, plugin_start,
     request_response, shaping,
 };
 
@@ -110,6 +110,15 @@ pub(crate) const FAMILIES: &[Family] = &[
         company: true,
         measure: memory::measure,
         goals: &[],
+    },
+    Family {
+        name: "checks",
+        title: "checks of what pods send",
+        about: "CPU time per UDP packet and TCP connections, with and without checks of what pods send",
+        usual: false,
+        company: false,
+        measure: checks::measure,
+        goals: checks::GOALS,
     },
     Family {
         name: "shaping",

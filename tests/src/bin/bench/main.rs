@@ -10,6 +10,7 @@
 mod add_latency;
 mod background_load;
 mod bulk;
+mod checks;
 mod company;
 mod connect;
 mod cpu_time;

@@ -124,16 +124,21 @@ pub(crate) const GOALS: &[Goal] = &[
 ];
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
-    let systems = topology::all(plan.company)?;
+    let mut rows = measure_systems(plan, &topology::all(plan.company)?)?;
+    let above = above_bare(&rows);
+    rows.extend(above);
+    Ok(rows)
+}
+
+/// Measures all loads through these systems.
+pub(crate) fn measure_systems(plan: &Plan, systems: &[Topology]) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
     let is_beside = plan.company.name().is_some();
     for load in LOADS.iter().filter(|it| is_beside || !it.only_beside) {
         for way in load.ways {
-            measure_way(plan, &systems, (load, *way), &mut rows)?;
+            measure_way(plan, systems, (load, *way), &mut rows)?;
         }
     }
-    let above = above_bare(&rows.0);
-    rows.0.extend(above);
     Ok(rows.0)
 }
 

@@ -17,6 +17,8 @@ pub(crate) mod system {
     pub(crate) const NFT: &str = "reference, nft";
     /// Viaduct, with its default arguments.
     pub(crate) const VIADUCT: &str = "viaduct";
+    /// Viaduct without checks of what pods send.
+    pub(crate) const UNCHECKED: &str = "viaduct, unchecked";
     /// The plain kernel, without the functions of a CNI plugin. A family has at most one of them.
     pub(crate) const PLAIN: [&str; 2] = [FORWARDING, BASELINE];
 }

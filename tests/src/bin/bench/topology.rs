@@ -136,6 +136,12 @@ pub(crate) fn plain(company: Company) -> Result<Vec<Topology>> {
     Ok(vec![bare_veth::build()?, forwarding::build(company)?])
 }
 
+/// Creates Viaduct with and without checks of what pods send.
+pub(crate) fn checked_and_unchecked(company: Company) -> Result<Vec<Topology>> {
+    let build = |is_checked| viaduct::declared(company, is_checked);
+    Ok(vec![build(true)?, build(false)?])
+}
+
 /// Creates the topologies of the systems with hostports, with `others` hostports before the
 /// measured pod is attached.
 pub(crate) fn translating(company: Company, others: u16) -> Result<Vec<Topology>> {

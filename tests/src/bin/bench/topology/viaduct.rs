@@ -74,9 +74,43 @@ pub(crate) fn mappings() -> Vec<Mapping> {
 }
 
 pub(super) fn build(company: Company, others: u16) -> Result<Topology> {
+    with_pods(company, others, system::VIADUCT, &Config::new("1.1.0"))
+}
+
+/// Builds Viaduct with pods of a network that its configuration declares, whose frames are checked
+/// or not (`macspoofchk`): the default network always checks.
+pub(super) fn declared(company: Company, is_checked: bool) -> Result<Topology> {
+    let ipam = json!({ "type": "host-local", "subnet": "10.60.0.0/24" });
+    let config = Config::new("1.1.0")
+        .with("name", json!("declared"))
+        .with("bridge", json!("cbr1"))
+        .with("isDefaultGateway", json!(true))
+        .with("ipMasq", json!(true))
+        .with("hairpinMode", json!(true))
+        .with("macspoofchk", json!(is_checked))
+        .with("ipam", ipam);
+    let name = if is_checked {
+        system::VIADUCT
+    } else {
+        system::UNCHECKED
+    };
+    with_pods(company, 0, name, &config)
+}
+
+fn with_pods(
+    company: Company,
+    others: u16,
+    system: &'static str,
+    config: &Config,
+) -> Result<Topology> {
     let viaduct = Viaduct::start(company, others)?;
-    let a = viaduct.attach("pod-a", &[])?;
-    let b = viaduct.attach("pod-b", &mappings())?;
+    let attach = |name: &str, ports: &[Mapping]| -> Result<Pod> {
+        let mut pod = viaduct.sandbox.pod(name)?;
+        pod.add_with(config.clone().publish(ports))?;
+        Ok(pod)
+    };
+    let a = attach("pod-a", &[])?;
+    let b = attach("pod-b", &mappings())?;
     let at = *b.addresses.first().context("a pod has an address")?;
     let (node, world) = (&viaduct.sandbox.node, &viaduct.sandbox.world);
     serve_clients(world, node, WORLD[0])?;
@@ -107,7 +141,7 @@ pub(super) fn build(company: Company, others: u16) -> Result<Topology> {
         at,
     }));
     Ok(Topology {
-        system: system::VIADUCT,
+        system,
         paths,
         parts: Box::new(viaduct),
     })
