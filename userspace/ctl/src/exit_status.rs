@@ -10,14 +10,13 @@ use api::{ClientError, TRY_AGAIN_LATER};
 pub(crate) const HELP: &str = "\
 Exit status:
   0  success
-  1  the agent refused the request, doctor or test has found a fault, or the packet
-     of why does not arrive
+  1  the agent refused the request, doctor or test has found a fault, the packet
+     of why does not arrive, migrate has not moved each pod, or a plugin of cni failed
   2  wrong usage
   3  no agent answers
   4  the agent is overloaded or stopping: try again later";
 
-/// The agent refused the request, doctor or test has found a fault, or the packet of why does not
-/// arrive.
+/// The agent refused the request, or a verb has failed, as [`HELP`] says.
 const REFUSED: u8 = 1;
 /// No agent answers.
 const NO_ANSWER: u8 = 3;

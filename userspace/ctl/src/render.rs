@@ -128,7 +128,7 @@ pub(crate) fn uninstalled(done: &Uninstalled) -> String {
         return text + "Viaduct is uninstalled from this node.\n";
     }
     text + "Viaduct is off this node, and the files that are still installed remain. To remove those that are \
-            Viaduct's alone, run `viaductd --uninstall --purge`.\n"
+            Viaduct's alone, run `viaductd --uninstall --purge` as root, with --config and the agent's configuration.\n"
 }
 
 /// Renders the result of a reload.

@@ -23,7 +23,8 @@ pub(crate) struct Bypass {
 enum Mode {
     /// All packets traverse bridge and netfilter
     Never,
-    /// Bypass while no other software has rules
+    /// Bypass while no other software has rules; beside rules, for connections that netfilter has
+    /// accepted
     Auto,
     /// Bypass for connections that netfilter has accepted
     Offload,

@@ -474,7 +474,7 @@ fn an_uninstall_lists_installed_files_and_how_to_remove_them() {
     done: delete bridge cbr0
     left alone: sysctl net.ipv4.ip_forward was changed
     still installed: /opt/cni/bin/viaduct: plugin
-    Viaduct is off this node, and the files that are still installed remain. To remove those that are Viaduct's alone, run `viaductd --uninstall --purge`.
+    Viaduct is off this node, and the files that are still installed remain. To remove those that are Viaduct's alone, run `viaductd --uninstall --purge` as root, with --config and the agent's configuration.
     ");
 }
 
