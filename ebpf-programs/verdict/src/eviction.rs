@@ -25,7 +25,7 @@ use crate::flow::{
     FlowState, MIN_IDLE, Need, Progress, discard, flow_state, is_essential, last_seen,
 };
 use crate::node::Node;
-use crate::outcome::Code;
+use crate::outcome::code_of_variants;
 use crate::work::{QuotaUsage, Work};
 
 /// At its quota, an account needs no more flows than this to choose from.
@@ -97,21 +97,7 @@ pub enum Search {
     Victim,
 }
 
-impl Code for Search {
-    #[inline(always)]
-    fn code(self) -> u64 {
-        self as u64
-    }
-
-    #[inline(always)]
-    fn from_code(code: u64) -> Self {
-        match code {
-            1 => Self::Finished,
-            2 => Self::Victim,
-            _ => Self::Due,
-        }
-    }
-}
+code_of_variants!(Search: Finished, Victim; else Due);
 
 /// Prepares [`crate::hooks::advance_clock_hand`].
 #[inline(always)]

@@ -44,6 +44,31 @@ pub trait Code: Sized {
     fn from_code(code: u64) -> Self;
 }
 
+/// Encodes an enum without fields by the numbers of its variants. The last one stands for all
+/// numbers that no other one has.
+macro_rules! code_of_variants {
+    ($type:ident: $($variant:ident),+; else $rest:ident) => {
+        impl $crate::outcome::Code for $type {
+            #[inline(always)]
+            fn code(self) -> u64 {
+                self as u64
+            }
+
+            #[inline(always)]
+            #[expect(non_upper_case_globals, reason = "named as the variants")]
+            fn from_code(code: u64) -> Self {
+                $(const $variant: u64 = $type::$variant as u64;)+
+                match code {
+                    $($variant => Self::$variant,)+
+                    _ => Self::$rest,
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use code_of_variants;
+
 impl Code for () {
     #[inline(always)]
     fn code(self) -> u64 {
@@ -90,20 +115,7 @@ impl Code for u64 {
     }
 }
 
-impl Code for Direction {
-    #[inline(always)]
-    fn code(self) -> u64 {
-        self as u64
-    }
-
-    #[inline(always)]
-    fn from_code(code: u64) -> Self {
-        match code {
-            0 => Self::Egress,
-            _ => Self::Ingress,
-        }
-    }
-}
+code_of_variants!(Direction: Egress; else Ingress);
 
 /// Bit of [`Verdict::RedirectPeer`]; the interface index is below it.
 const REDIRECT_PEER: u64 = 1 << 32;

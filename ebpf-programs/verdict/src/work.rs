@@ -12,7 +12,7 @@ use abi::{
 use crate::eviction::ClockHand;
 use crate::flow_cache::{CacheEntry, CacheRecorder, CacheRing};
 use crate::fragment::FragmentWork;
-use crate::outcome::Code;
+use crate::outcome::code_of_variants;
 use crate::row_cache::RowCache;
 
 /// The scratch memory of one packet.
@@ -277,27 +277,10 @@ pub enum Content {
     AwaitedFragment,
 }
 
-impl Code for Content {
-    #[inline(always)]
-    fn code(self) -> u64 {
-        self as u64
-    }
-
-    #[inline(always)]
-    fn from_code(code: u64) -> Self {
-        match code {
-            1 => Self::Arp,
-            2 => Self::Ip,
-            3 => Self::LostFragment,
-            4 => Self::IcmpError,
-            5 => Self::FlowFound,
-            6 => Self::Fragment,
-            7 => Self::EarlyFragment,
-            8 => Self::AwaitedFragment,
-            _ => Self::Foreign,
-        }
-    }
-}
+code_of_variants!(
+    Content: Arp, Ip, LostFragment, IcmpError, FlowFound, Fragment, EarlyFragment, AwaitedFragment;
+    else Foreign
+);
 
 /// How much of its quota an account has used: values of [`Work::quota_usage`].
 #[derive(Clone, Copy, Debug)]
@@ -324,20 +307,7 @@ pub enum Lack {
     Port,
 }
 
-impl Code for Lack {
-    #[inline(always)]
-    fn code(self) -> u64 {
-        self as u64
-    }
-
-    #[inline(always)]
-    fn from_code(code: u64) -> Self {
-        match code {
-            1 => Self::Port,
-            _ => Self::Place,
-        }
-    }
-}
+code_of_variants!(Lack: Port; else Place);
 
 /// Origin of a packet that leaves the node without a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,23 +324,7 @@ pub enum Origin {
     Tracked,
 }
 
-impl Code for Origin {
-    #[inline(always)]
-    fn code(self) -> u64 {
-        self as u64
-    }
-
-    #[inline(always)]
-    fn from_code(code: u64) -> Self {
-        match code {
-            1 => Self::Pod,
-            2 => Self::Collision,
-            3 => Self::Untranslated,
-            4 => Self::Tracked,
-            _ => Self::Elsewhere,
-        }
-    }
-}
+code_of_variants!(Origin: Pod, Collision, Untranslated, Tracked; else Elsewhere);
 
 /// Destination of a packet without a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -383,21 +337,7 @@ pub enum HostportMatch {
     Socket,
 }
 
-impl Code for HostportMatch {
-    #[inline(always)]
-    fn code(self) -> u64 {
-        self as u64
-    }
-
-    #[inline(always)]
-    fn from_code(code: u64) -> Self {
-        match code {
-            1 => Self::Pod,
-            2 => Self::Socket,
-            _ => Self::None,
-        }
-    }
-}
+code_of_variants!(HostportMatch: Pod, Socket; else None);
 
 /// Whether a packet to a hostport, or its reply, fits the link of the receiving pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -410,21 +350,7 @@ pub enum Fit {
     ForwardUnchanged,
 }
 
-impl Code for Fit {
-    #[inline(always)]
-    fn code(self) -> u64 {
-        self as u64
-    }
-
-    #[inline(always)]
-    fn from_code(code: u64) -> Self {
-        match code {
-            1 => Self::ForwardTranslated,
-            2 => Self::ForwardUnchanged,
-            _ => Self::Fits,
-        }
-    }
-}
+code_of_variants!(Fit: ForwardTranslated, ForwardUnchanged; else Fits);
 
 /// A hook at which flows apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -459,18 +385,4 @@ impl Hook {
     }
 }
 
-impl Code for Hook {
-    #[inline(always)]
-    fn code(self) -> u64 {
-        self as u64
-    }
-
-    #[inline(always)]
-    fn from_code(code: u64) -> Self {
-        match code {
-            0 => Self::UplinkIn,
-            2 => Self::FromPod,
-            _ => Self::UplinkOut,
-        }
-    }
-}
+code_of_variants!(Hook: UplinkIn, FromPod; else UplinkOut);
