@@ -46,16 +46,18 @@ impl Viaduct {
 
     /// Attaches a pod with hostports.
     pub(crate) fn attach(&self, name: &str, ports: &[Mapping]) -> Result<Pod> {
-        let mut pod = self.sandbox.pod(name)?;
-        pod.add_with(Config::new("1.1.0").publish(ports))?;
-        Ok(pod)
+        self.attach_with(name, Config::new("1.1.0").publish(ports))
     }
 
     /// Attaches a pod with limits, given as CNI bandwidth object.
     pub(crate) fn attach_limited(&self, name: &str, limits: &Value) -> Result<Pod> {
-        let mut pod = self.sandbox.pod(name)?;
         let runtime = json!({ "bandwidth": limits });
-        pod.add_with(Config::new("1.1.0").with("runtimeConfig", runtime))?;
+        self.attach_with(name, Config::new("1.1.0").with("runtimeConfig", runtime))
+    }
+
+    fn attach_with(&self, name: &str, config: Config) -> Result<Pod> {
+        let mut pod = self.sandbox.pod(name)?;
+        pod.add_with(config)?;
         Ok(pod)
     }
 }
@@ -74,7 +76,7 @@ pub(crate) fn mappings() -> Vec<Mapping> {
 }
 
 pub(super) fn build(company: Company, others: u16) -> Result<Topology> {
-    with_pods(company, others, system::VIADUCT, &Config::new("1.1.0"))
+    with_pods(company, others, system::VIADUCT, Config::new("1.1.0"))
 }
 
 /// Builds Viaduct with pods of a network that its configuration declares, whose frames are checked
@@ -94,23 +96,18 @@ pub(super) fn declared(company: Company, is_checked: bool) -> Result<Topology> {
     } else {
         system::UNCHECKED
     };
-    with_pods(company, 0, name, &config)
+    with_pods(company, 0, name, config)
 }
 
 fn with_pods(
     company: Company,
     others: u16,
     system: &'static str,
-    config: &Config,
+    config: Config,
 ) -> Result<Topology> {
     let viaduct = Viaduct::start(company, others)?;
-    let attach = |name: &str, ports: &[Mapping]| -> Result<Pod> {
-        let mut pod = viaduct.sandbox.pod(name)?;
-        pod.add_with(config.clone().publish(ports))?;
-        Ok(pod)
-    };
-    let a = attach("pod-a", &[])?;
-    let b = attach("pod-b", &mappings())?;
+    let a = viaduct.attach_with("pod-a", config.clone())?;
+    let b = viaduct.attach_with("pod-b", config.publish(&mappings()))?;
     let at = *b.addresses.first().context("a pod has an address")?;
     let (node, world) = (&viaduct.sandbox.node, &viaduct.sandbox.world);
     serve_clients(world, node, WORLD[0])?;
