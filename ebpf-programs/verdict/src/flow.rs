@@ -1,9 +1,10 @@
 //! Flows: lookup, insertion, and when one is dead. Does not know why an address is translated.
 
 mod progress;
+mod takeover;
 
 use abi::maps::OUTSIDE_ACCOUNTS;
-use abi::{Address, DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
+use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
 
 use crate::eviction;
 use crate::flow_cache::{FlowCache, Steps, shard};
@@ -18,6 +19,7 @@ pub(crate) use self::progress::LONG_IDLE;
 pub use self::progress::is_finished;
 use self::progress::is_long_idle;
 pub(crate) use self::progress::{MIN_IDLE, Progress};
+use self::takeover::{has_lost_address, has_moved, is_for_node};
 
 /// Seconds for which one entry of a pair may exist alone: the two are not inserted at the same
 /// instant.
@@ -115,6 +117,7 @@ fn find_below<E: Node + FlowCache>(
         || has_moved(&flow, hook, work.interface)
         || (hook == Hook::FromPod && !hostport_from_pod::has_current_pods(node, work, &flow))
         || has_lost_address(node, &flow, &work.translated.source, hook, work.now)
+        || is_for_node(node, work, &flow, hook)
     {
         // Not read from the copy of the entry, which takes the stack: a chain of functions has 512
         // bytes, and Linux 6.1 rounds each of them up to 32.
@@ -160,37 +163,6 @@ pub(crate) fn is_current<E: Node>(node: &E, slot: u32, generation: u32) -> bool 
     // A free slot keeps the generation of its last owner until it gets another.
     node.pod(slot)
         .is_some_and(|pod| pod.interface != 0 && pod.generation == generation)
-}
-
-/// Returns whether a masqueraded flow now leaves by another uplink: its address is not that
-/// uplink's.
-#[inline(always)]
-fn has_moved(flow: &Flow, hook: Hook, interface: u32) -> bool {
-    hook == Hook::UplinkOut && is_masqueraded(flow) && flow.uplink != interface
-}
-
-/// Returns whether a masqueraded flow's address is no longer the node's: replies would be lost, or
-/// reach another host. Checked for the first packet of each second, so that the others do not pay
-/// for it.
-#[inline(always)]
-fn has_lost_address<E: Node>(
-    node: &E,
-    flow: &Flow,
-    source: &Address,
-    hook: Hook,
-    now: u32,
-) -> bool {
-    hook == Hook::UplinkOut
-        && is_masqueraded(flow)
-        && flow.last_seen != now
-        && !node.is_local(source)
-}
-
-/// Returns whether this is the outgoing direction of a pod's masqueraded flow.
-#[inline(always)]
-fn is_masqueraded(flow: &Flow) -> bool {
-    const MASQUERADED: u32 = FlowFlags::ORIGINAL | FlowFlags::SNAT;
-    flow.flags & (MASQUERADED | FlowFlags::NODE) == MASQUERADED
 }
 
 /// Removes an entry and, if it is of the same flow, the entry of the other direction.

@@ -53,13 +53,16 @@ pub(crate) fn find<E: Packet + Node + FragmentStore>(
         return false;
     }
     work.translated = flow.translated;
-    if hook != Hook::FromPod {
-        work.pod = flow.pod;
-    } else if !hostport_from_pod::has_current_pods(env, work, &flow) {
+    if hook == Hook::FromPod && !hostport_from_pod::has_current_pods(env, work, &flow) {
         return false;
     }
     work.translated = work.translated.reverse();
-    matches_outer_address(env, work, hook)
+    let is_about_flow = matches_outer_address(env, work, hook);
+    // A forged error must not be counted for the pod whose flow it quotes.
+    if is_about_flow && hook != Hook::FromPod {
+        work.pod = flow.pod;
+    }
+    is_about_flow
 }
 
 /// Drops an error about a packet of a hostport, after `find` has found no flow of that packet.

@@ -45,8 +45,9 @@ const DESTINATION_OPTIONS: u8 = 60;
 enum Extent {
     /// All bytes that its header announces.
     Whole,
-    /// Only the IP header and 8 bytes: a packet quoted in an ICMP error (RFC 792).
-    Quoted,
+    /// Only the IP header and 8 bytes: a packet quoted in an ICMP error (RFC 792). With the offset
+    /// at which the error ends: a frame may have a trailer.
+    Quoted(u32),
 }
 
 /// Parses a frame that starts with `l2_len` bytes of Ethernet, or with an IP header where that is
@@ -137,9 +138,9 @@ pub(crate) fn quoted(packet: &impl Packet, outer: &Headers, headers: &mut Header
         ..Headers::default()
     };
     if outer.version == 6 {
-        ipv6(packet, Extent::Quoted, headers)
+        ipv6(packet, Extent::Quoted(outer.end), headers)
     } else {
-        ipv4(packet, Extent::Quoted, headers)
+        ipv4(packet, Extent::Quoted(outer.end), headers)
     }
 }
 
@@ -269,8 +270,11 @@ const fn announced(field: u32, total: u32) -> Announced {
 /// bits do not hold (RFC 2675, large GSO packets).
 #[inline(always)]
 fn end(packet: &impl Packet, extent: Extent, l3: u32, announced: Announced) -> Decision<u32> {
+    if let Extent::Quoted(end) = extent {
+        return Ok(end);
+    }
     let available = packet.len();
-    if extent == Extent::Quoted || (announced.field_is_zero && available > l3 + 0xffff) {
+    if announced.field_is_zero && available > l3 + 0xffff {
         return Ok(available);
     }
     if l3 + announced.total > available {

@@ -31,7 +31,7 @@ pub(crate) const ICMP_CHECKSUM: u32 = 2;
 #[inline(always)]
 pub(crate) fn packet<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision<()> {
     let checksum = checksum_offset(headers);
-    let (udp, v6) = (headers.transport == Transport::Udp, headers.version == 6);
+    let (udp, v6) = (never_zero(headers), headers.version == 6);
     let addresses = addresses(packet, headers, to)?;
     if let Some(checksum) = checksum
         && has_pseudo_header(headers)
@@ -97,7 +97,7 @@ fn quoted_checksum<P: Packet>(
     // The checksum is the first half of a word in TCP, and the second half in UDP and ICMP.
     let first = headers.transport == Transport::Tcp;
     let at = if first { at } else { at - 2 };
-    let Some([old]) = packet.words::<1>(at) else {
+    let Some([old]) = quoted_word(packet, headers, at) else {
         return Ok(Difference::NONE);
     };
     let sum = if first { low_half(old) } else { high_half(old) };
@@ -118,13 +118,22 @@ fn quoted_checksum<P: Packet>(
     Ok(Difference::NONE.and(old, new))
 }
 
+/// Returns the word at `at`, if it is quoted: what follows may be a trailer of the frame.
+#[inline(always)]
+fn quoted_word<P: Packet>(packet: &P, headers: &Headers, at: u32) -> Option<[u32; 1]> {
+    if at + 4 > headers.end {
+        return None;
+    }
+    packet.words::<1>(at)
+}
+
 /// As [`quoted_checksum`], for SCTP.
 #[inline(always)]
 fn quoted_crc<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision<Difference> {
     let from = &headers.tuple;
     let moved = from.source_port != to.source_port || from.destination_port != to.destination_port;
     let at = headers.l4 + SCTP_CHECKSUM;
-    let Some([old]) = packet.words::<1>(at).filter(|_| moved) else {
+    let Some([old]) = quoted_word(packet, headers, at).filter(|_| moved) else {
         return Ok(Difference::NONE);
     };
     if headers.fragment != Fragment::Whole {
@@ -307,8 +316,23 @@ fn checksum_offset(headers: &Headers) -> Option<u32> {
         | Transport::EchoReply
         | Transport::IcmpError
         | Transport::IcmpOther => Some(headers.l4 + ICMP_CHECKSUM),
+        // Their ports stay, but their checksums cover the addresses.
+        Transport::Portless if is_udp_lite_or_dccp(headers) => Some(headers.l4 + UDP_CHECKSUM),
         Transport::None | Transport::Sctp | Transport::Portless => None,
     }
+}
+
+/// Returns whether a checksum that becomes zero is written as 0xffff.
+#[inline(always)]
+fn never_zero(headers: &Headers) -> bool {
+    headers.transport == Transport::Udp || headers.tuple.protocol == protocol::UDP_LITE
+}
+
+/// Returns whether the packet is of UDP-Lite (RFC 3828) or DCCP (RFC 4340), which have their
+/// checksums where UDP has it.
+#[inline(always)]
+const fn is_udp_lite_or_dccp(headers: &Headers) -> bool {
+    matches!(headers.tuple.protocol, protocol::UDP_LITE | protocol::DCCP)
 }
 
 /// Returns whether the transport's checksum covers the addresses.

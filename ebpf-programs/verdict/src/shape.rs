@@ -49,6 +49,10 @@ const FLOW_UNIT: u32 = 14;
 const MAX_PACKET: u32 = 512 << 10;
 /// Packets with a shorter delay than this are sent at once: timers are too coarse for it.
 const MIN_DELAY: u64 = 5 * MILLISECOND;
+/// Packets of one size that may wait at a time: `sch_fq` drops those of a flow beyond 100.
+const MAX_WAITING: u64 = 48;
+/// Longest delay: `sch_fq` drops packets whose time is more than ten seconds away.
+const MAX_DELAY: u64 = 5_000 * MILLISECOND;
 
 const TCP: u8 = 6;
 
@@ -186,7 +190,10 @@ pub(crate) fn charge<E: Packet + Shaper>(
     // already arrived.
     if !spared && debt > MIN_DELAY && direction == Direction::Egress && env.may_delay() {
         outcome.delayed = true;
-        env.delay(clock.saturating_add((debt - MIN_DELAY) / TICKS));
+        // What the qdisc drops has been charged before. The limit holds without the delay.
+        let waiting = work.limit.cost(bytes).min(MAX_DELAY) * MAX_WAITING;
+        let delay = (debt - MIN_DELAY).min(waiting).min(MAX_DELAY);
+        env.delay(clock.saturating_add(delay / TICKS));
     }
     env.count_shaped(pod, direction, bytes, outcome);
     Ok(())

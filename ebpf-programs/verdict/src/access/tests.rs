@@ -1,6 +1,6 @@
 //! Tests of closed networks: two pods in networks of their own, the world, and the node.
 
-use abi::{Address, DropReason, EndpointFlags, Mac, Network, Port, Tuple, protocol};
+use abi::{Address, Direction, DropReason, EndpointFlags, Mac, Network, Port, Tuple, protocol};
 use proptest::prelude::*;
 
 use crate::bypass::tests::{UPLINK, open_node};
@@ -85,6 +85,30 @@ fn reason_of(verdict: Verdict) -> Option<DropReason> {
 
 fn dropped(reason: DropReason) -> Verdict {
     Verdict::Drop(reason)
+}
+
+/// Else a host outside could raise the drops of any pod, and hide those of another one.
+#[test]
+fn a_dropped_error_is_not_counted_for_the_pod_whose_flow_it_quotes() {
+    for family in FAMILIES {
+        let mut simulator = two_networks(0, DIRECT);
+        let [own, other, node, remote] =
+            [pod(), other_pod(), node(), remote()].map(|both| both[family]);
+        let sent = Frame::new(own, remote, udp(5_000, 53)).bytes();
+        let (_, masqueraded) = simulator.run(Place::UplinkOut, UPLINK, &sent);
+        assert_ne!(masqueraded, sent);
+        let quote = Frame::new(node, remote, udp(5_000, 53)).packet();
+        let kind = [(3, 1), (1, 0)][family];
+        let body = Body::Icmp(kind.0, kind.1, [0; 4], quote);
+        let verdict = from_world(&mut simulator, other, body);
+        assert_eq!(verdict, dropped(DropReason::DirectAccess));
+        let counters = &simulator.world.counters;
+        let dropped = |pod| {
+            let of = counters.get(&(pod, Direction::Ingress));
+            of.map_or(0, |counted| counted.dropped_packets)
+        };
+        assert_eq!((dropped(POD), dropped(OTHER_POD)), (0, 1));
+    }
 }
 
 #[test]

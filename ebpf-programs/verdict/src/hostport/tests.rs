@@ -290,6 +290,29 @@ fn an_icmp_error_about_a_hostport_passes_only_with_a_flow_or_a_socket() {
     }
 }
 
+/// A switch may add a trailer. The quote ends with the packet.
+#[test]
+fn the_trailer_of_a_frame_is_no_part_of_a_quote() {
+    let mut simulator = Simulator::new(open_node());
+    let (own, client) = (node()[0], remote()[0]);
+    let opening = Body::Tcp(7_000, HOSTPORT, flag::SYN, vec![]);
+    received(&mut simulator, &Frame::new(client, own, opening).bytes());
+    let reply = Frame::new(
+        own,
+        client,
+        Body::Tcp(HOSTPORT, 7_000, flag::ACK, vec![7; 40]),
+    );
+    let quote = reply.packet()[..28].to_vec();
+    let error = Frame::new(client, own, Body::Icmp(3, 4, [0, 0, 5, 0], quote)).bytes();
+    let (_, plain) = simulator.run(Place::UplinkIn, UPLINK, &error);
+    assert_ne!(plain, error, "the quote is translated");
+    let trailer = [0xa5; 20];
+    let framed = [&error[..], &trailer].concat();
+    let (verdict, after) = simulator.run(Place::UplinkIn, UPLINK, &framed);
+    assert_eq!(verdict, Verdict::Pass);
+    assert_eq!(after, [&plain[..], &trailer].concat());
+}
+
 #[test]
 fn frames_for_another_machine_are_left_to_the_stack() {
     for family in FAMILIES {

@@ -35,6 +35,8 @@ enum Kind {
     Unchecked,
     Request,
     Reply,
+    UdpLite,
+    Dccp,
     Other,
 }
 
@@ -45,6 +47,8 @@ fn kind() -> impl Strategy<Value = Kind> {
         Just(Kind::Unchecked),
         Just(Kind::Request),
         Just(Kind::Reply),
+        Just(Kind::UdpLite),
+        Just(Kind::Dccp),
         Just(Kind::Other),
     ]
 }
@@ -62,6 +66,8 @@ fn body(kind: Kind, v6: bool, ports: [u16; 2], payload: &[u8]) -> Body {
         Kind::Unchecked => Body::UdpUnchecked(source, destination, payload),
         Kind::Request => echo(if v6 { 128 } else { 8 }, source),
         Kind::Reply => echo(if v6 { 129 } else { 0 }, destination),
+        Kind::UdpLite => Body::Other(136, [&[0; 12], &payload[..]].concat()),
+        Kind::Dccp => Body::Other(33, [&[0; 12], &payload[..]].concat()),
         Kind::Other => Body::Other(47, payload),
     }
 }

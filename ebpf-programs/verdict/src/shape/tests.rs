@@ -1,5 +1,6 @@
 //! Tests of the token bucket: properties for any traffic, and the cost of packets.
 
+mod delay;
 mod silence;
 
 use std::sync::Arc;
@@ -306,34 +307,6 @@ fn a_gso_packet_is_charged_with_the_headers_of_its_segments() {
     node.run(Place::FromPod, INTERFACE, &packet);
     let shaped = node.world.shaped[&(POD, Direction::Egress)];
     assert_eq!(shaped.passed_bytes, packet.len() as u64 - 14 + 9 * 28);
-}
-
-#[test]
-fn packets_beyond_a_quarter_of_the_burst_get_an_ecn_mark_and_a_departure_time() {
-    let mut node = limited(Direction::Egress, 8_000);
-    node.world.settings.flags |= abi::SettingsFlags::DELIVERY_TIME;
-    let mut packet = frame(0);
-    packet[15] = 2;
-    let checksum = u16::from_be_bytes([packet[24], packet[25]]) - 2;
-    packet[24..26].copy_from_slice(&checksum.to_be_bytes());
-    // The simulator does not update the IPv4 header checksum when it marks a packet.
-    let mut marked_after = None;
-    for sent in 1..=10_000_u64 {
-        if node.run(Place::FromPod, INTERFACE, &packet).0 != Verdict::Pass {
-            break;
-        }
-        if node.world.congested && marked_after.is_none() {
-            marked_after = Some(sent * (packet.len() as u64 - 14));
-            let departure = node.world.departure.unwrap();
-            assert!(departure > node.world.clock + 15_000_000_000, "{departure}");
-        }
-    }
-    let quarter = limit(8_000).burst / 4;
-    let after = marked_after.unwrap();
-    assert!(
-        (quarter..quarter + 900).contains(&after),
-        "{after} of {quarter}"
-    );
 }
 
 fn pace_between(world: &mut World, from: &Address, to: &Address) -> u32 {

@@ -9,6 +9,7 @@ use super::example::{
 };
 use super::frame::{Body, Frame, flag};
 use super::{Place, Simulator};
+use crate::node::Socket;
 use crate::outcome::Verdict;
 
 /// Second hostport of the pod's port.
@@ -390,5 +391,41 @@ fn echo_requests_of_two_pods_with_one_identifier_are_both_answered() {
             let expected = reply.becoming(them, pod, Body::echo_reply(&pod, 77));
             assert_eq!(packet, expected.bytes());
         }
+    }
+}
+
+/// A pod that dials its own hostport appears as the gateway, with the port that it has chosen.
+/// After its end, a connection of the node to the pod may get that port.
+#[test]
+fn an_answer_to_the_node_is_not_taken_for_one_of_a_flow_with_the_gateways_address() {
+    for family in [0, 1] {
+        let mut simulator = simulator();
+        let [own, node, gateway] = [pod(), node(), gateway()].map(|both| both[family]);
+        let send = |simulator: &mut Simulator, to: Address, ports: [u16; 2], flags: u8| {
+            let body = Body::Tcp(ports[0], ports[1], flags, vec![]);
+            let frame = Frame::new(own, to, body).from_to(mac(), bridge_mac());
+            let bytes = frame.bytes();
+            let (verdict, after) = simulator.run(Place::FromPod, INTERFACE, &bytes);
+            (verdict, after == bytes)
+        };
+        send(&mut simulator, node, [40_000, HOSTPORT], flag::SYN);
+        let answer = [POD_PORT, 40_000];
+        let (_, is_unchanged) = send(&mut simulator, gateway, answer, flag::SYN | flag::ACK);
+        assert!(!is_unchanged, "the flow's own answer is translated");
+        let connection = abi::Tuple {
+            source: own,
+            destination: gateway,
+            source_port: Port::new(POD_PORT),
+            destination_port: Port::new(40_000),
+            protocol: protocol::TCP,
+            ..abi::Tuple::default()
+        };
+        simulator
+            .world
+            .sockets
+            .insert(connection, Socket::Connected);
+        let after = send(&mut simulator, gateway, answer, flag::SYN | flag::ACK);
+        assert_eq!(after, (Verdict::Pass, true), "the node's");
+        assert!(simulator.world.flows.is_empty(), "the flow has ended");
     }
 }

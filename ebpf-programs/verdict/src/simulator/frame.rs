@@ -288,6 +288,16 @@ impl Frame {
                 bytes.extend(payload);
                 self.sealed(bytes, protocol, 2)
             }
+            // They have their checksum where UDP has it; it covers the addresses.
+            Body::Other(protocol::UDP_LITE | protocol::DCCP, payload) if payload.len() >= 8 => {
+                let mut bytes = payload.clone();
+                bytes[6..8].fill(0);
+                let mut bytes = self.sealed(bytes, protocol, 6);
+                if protocol == protocol::UDP_LITE && bytes[6..8] == [0, 0] {
+                    bytes[6..8].fill(0xff);
+                }
+                bytes
+            }
             Body::Other(_, payload) => payload.clone(),
         }
     }
