@@ -7,6 +7,7 @@ mod flows;
 mod netavark;
 mod overload;
 mod refused_adds;
+mod tuning;
 mod why;
 
 use std::path::PathBuf;

@@ -122,6 +122,8 @@ commands! {
         ["tuning", tune.keys.first(), query] |engine| engine.check_settings(&tune);
     RestoreSettings(tune: Box<Tune>) -> ()
         ["tuning", tune.keys.first(), query] |engine| engine.restore_settings(&tune);
+    DeleteSettingsRecords(keys: Vec<AttachmentKey>) -> ()
+        ["tuning", keys.first(), query] |engine| engine.delete_settings_records(&keys);
 
     // Queries and changes of the API.
     Attachments() -> Vec<Record>

@@ -13,6 +13,7 @@
 mod kept_networks;
 mod migration;
 mod refused_add;
+mod tuning;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
-    InterfaceSettings, NetnsPath, PortMapping, RangeSet, Record,
+    NetnsPath, PortMapping, RangeSet, Record,
 };
 use planner::NodeCondition;
 use steps::PodSide;
@@ -41,7 +42,7 @@ use crate::operations::{Operation, Operations};
 use crate::worker::{Message, Queued, Worker};
 use crate::{
     AttachedPods, ChainedUpdate, ConfigChange, Degraded, Engine, EngineError, FirewallUpdate,
-    GcResult, GcScope, LimitChange, Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
+    GcResult, GcScope, LimitChange, Ports, Report, Status, Uninstalled, UpdateOutcome,
 };
 
 /// ADDs that may wait in the queue. A node starts at most some hundreds of pods at once; further
@@ -236,25 +237,6 @@ impl Handle {
     /// Sets the loopback interface of a pod up or down.
     pub async fn set_loopback(&self, netns: NetnsPath, up: bool) -> Result<(), EngineError> {
         self.query(|reply| Command::SetLoopback(netns, up, reply))
-            .await
-    }
-
-    /// Changes settings of a pod's interface and sysctls of its namespace. Returns the settings
-    /// that DEL will restore.
-    pub async fn tune(&self, tune: Tune) -> Result<InterfaceSettings, EngineError> {
-        self.query(|reply| Command::Tune(Box::new(tune), reply))
-            .await
-    }
-
-    /// Returns an error unless a pod's interface has these settings.
-    pub async fn check_settings(&self, tune: Tune) -> Result<(), EngineError> {
-        self.query(|reply| Command::CheckSettings(Box::new(tune), reply))
-            .await
-    }
-
-    /// Restores the previous settings of a pod's interface.
-    pub async fn restore_settings(&self, tune: Tune) -> Result<(), EngineError> {
-        self.execute(|reply| Command::RestoreSettings(Box::new(tune), reply))
             .await
     }
 

@@ -33,7 +33,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Deletes a network without attachments, and its bridge if that is ours and has no ports. An
-    /// unknown network is success.
+    /// unknown network is success. After a failure the network is still kept, for the next try.
     pub fn release_network(&mut self, name: &NetworkName) -> Result<(), EngineError> {
         let _release = crash::verb("release-network");
         let records = self.store.records().keys();
@@ -42,8 +42,8 @@ impl<K: Kernel> Engine<K> {
         if !attached.is_empty() {
             return Err(EngineError::StillAttached(attached));
         }
-        self.choices.kept_networks.remove(name);
         let Some(network) = self.store.networks().get(name).cloned() else {
+            self.choices.kept_networks.remove(name);
             return Ok(());
         };
         let observed = self.kernel.observe(&NodeQuery::default())?;
@@ -54,6 +54,9 @@ impl<K: Kernel> Engine<K> {
             return Err(EngineError::Unfinished(failures.join("; ")));
         }
         self.store.remove_network(name)?;
+        // After the bridge and the record: reconciliation drops the record of a network that is
+        // not kept, and a repeated release would then leave the bridge.
+        self.choices.kept_networks.remove(name);
         self.node.ready.remove(name);
         Ok(())
     }

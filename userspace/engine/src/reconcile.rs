@@ -209,7 +209,7 @@ impl<K: Kernel> Engine<K> {
     fn detach(&mut self, key: &AttachmentKey, reason: Reason, plan: &Plan) -> Item {
         let subject = key.to_string();
         let pod = self.pod_name(key);
-        match self.release(key, plan) {
+        match self.release(key, reason, plan) {
             Ok(()) => Item {
                 subject,
                 outcome: Outcome::Removed,
@@ -227,10 +227,20 @@ impl<K: Kernel> Engine<K> {
         self.store.get(key)?.attachment.pod.clone()
     }
 
-    fn release(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), EngineError> {
+    fn release(
+        &mut self,
+        key: &AttachmentKey,
+        reason: Reason,
+        plan: &Plan,
+    ) -> Result<(), EngineError> {
         let Some(attachment) = self.begin_removal(key)? else {
             return Ok(());
         };
+        // Before the attachment's record: nothing would repeat this after a crash in between. An
+        // interface of another plugin is still there if its adoption was not finished.
+        if attachment.adopted.is_none() || reason != Reason::Unfinished {
+            self.delete_settings_record(key)?;
+        }
         self.finish_removal(&attachment, plan)?;
         self.hand_over_ports(Some(key));
         Ok(())

@@ -12,7 +12,8 @@ impl<K: Kernel> Engine<K> {
     pub fn del(&mut self, key: &AttachmentKey) -> Result<(), EngineError> {
         let _del = crash::verb("del");
         let Some(attachment) = self.begin_removal(key)? else {
-            return Ok(());
+            // The interface is gone, and settings of it may still be recorded.
+            return self.delete_settings_record(key);
         };
         // Before the removal is planned: another interface of the container takes the ports over
         // in place, without a moment at which they lead nowhere.

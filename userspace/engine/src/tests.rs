@@ -23,6 +23,7 @@ mod sockets;
 mod standby_ports;
 mod tcx_fast_path;
 mod threads;
+mod tuning;
 mod tunnels;
 mod uninstall;
 

@@ -3,6 +3,9 @@
 //! The previous settings of the interface are recorded before they are changed, and DEL restores
 //! them. This matters for an interface that survives the pod, such as a device that was moved from
 //! the host into the namespace. Sysctls need no record: they end with the namespace.
+//!
+//! A record ends with its interface or with the boot: a container whose ID is used again must not
+//! get the settings of an earlier interface.
 
 use kernel::Kernel;
 use model::{AttachmentKey, IfName, InterfaceSettings, Mac, NetnsPath, State};
@@ -13,6 +16,9 @@ use store::StoreError;
 use crate::before::Before;
 use crate::transaction::Transaction;
 use crate::{Engine, EngineError};
+
+/// Begins the name in the store of an interface's recorded settings.
+const RECORD: &str = "settings of ";
 
 /// Request of the tuning plugin.
 #[derive(Clone, Debug)]
@@ -144,7 +150,7 @@ impl<K: Kernel> Engine<K> {
             };
             self.update_recorded_mac(&restored)?;
         }
-        self.forget_settings(&tune.keys)
+        self.delete_settings_records(&tune.keys)
     }
 
     fn settings_of(
@@ -183,19 +189,33 @@ impl<K: Kernel> Engine<K> {
         Ok(from_text(&text))
     }
 
-    /// Deletes the recorded settings of an interface that is gone.
-    pub(crate) fn delete_settings_record(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
-        let names = store_names(std::slice::from_ref(key));
-        names
-            .iter()
-            .try_for_each(|name| self.store.remove_choice(name))
-    }
-
-    fn forget_settings(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
+    /// Deletes the recorded settings of an interface that is gone; `keys` are those under which it
+    /// may be recorded.
+    pub fn delete_settings_records(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
         for name in store_names(keys) {
             self.store.remove_choice(&name)?;
         }
         Ok(())
+    }
+
+    /// Deletes the recorded settings of an attachment's interface that is gone.
+    pub(crate) fn delete_settings_record(
+        &mut self,
+        key: &AttachmentKey,
+    ) -> Result<(), EngineError> {
+        self.delete_settings_records(std::slice::from_ref(key))
+    }
+
+    /// Deletes the recorded settings of all interfaces, which are of an earlier boot.
+    pub(crate) fn delete_all_settings_records(&mut self) -> Result<(), StoreError> {
+        let choices = self.store.contents().choices.keys();
+        let names: Vec<String> = choices
+            .filter(|name| name.starts_with(RECORD))
+            .cloned()
+            .collect();
+        names
+            .iter()
+            .try_for_each(|name| self.store.remove_choice(name))
     }
 }
 
@@ -215,8 +235,8 @@ fn loopback() -> IfName {
 fn store_names(keys: &[AttachmentKey]) -> Vec<String> {
     let own = keys
         .first()
-        .map(|key| format!("settings of {}/{}", key.container_id, key.ifname));
-    let earlier = keys.iter().map(|key| format!("settings of {key}"));
+        .map(|key| format!("{RECORD}{}/{}", key.container_id, key.ifname));
+    let earlier = keys.iter().map(|key| format!("{RECORD}{key}"));
     own.into_iter().chain(earlier).collect()
 }
 

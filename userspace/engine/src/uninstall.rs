@@ -16,7 +16,8 @@ use crate::sysctl_records::written;
 use crate::transaction::{execute_all, failures};
 use crate::{Engine, EngineError, Settings};
 
-/// Name in the store of the boot id for which the recorded sysctls and reserved ports are valid.
+/// Name in the store of the boot id for which the recorded sysctls, reserved ports, firewall rules
+/// and settings of interfaces are valid.
 const BOOT_ID: &str = "boot-id";
 
 /// Policy of an uninstall for attached pods.
@@ -78,7 +79,8 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// Discards the recorded sysctls and reserved ports if they are of an earlier boot.
+    /// Discards the recorded sysctls, reserved ports, firewall rules and settings of interfaces if
+    /// they are of an earlier boot.
     pub(crate) fn discard_previous_boot(&mut self) -> Result<(), StoreError> {
         let boot_id = &self.choices.settings.boot_id.clone();
         match self.store.choice(BOOT_ID) {
@@ -87,6 +89,7 @@ impl<K: Kernel> Engine<K> {
                 self.store.put_reserved_ports(&PortSet::default())?;
                 self.store.forget_sysctls()?;
                 self.forget_firewall()?;
+                self.delete_all_settings_records()?;
             }
             None => {}
         }

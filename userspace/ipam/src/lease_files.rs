@@ -5,6 +5,7 @@
 //! | `<address>` | `container\r\nifname` |
 //! | `last_reserved_ip.<set>` | address that the range set allocated last |
 //! | `lock` | empty; locked by a process that changes leases |
+//! | `lease.draft` | content of a lease file that is being written |
 //!
 //! With these files a node can migrate from the reference plugin to Viaduct and back without a
 //! duplicate address. This module does not choose addresses.
@@ -29,6 +30,9 @@ pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
 
 const LOCK: &str = "lock";
 const LAST_RESERVED: &str = "last_reserved_ip.";
+/// Lease that is being written. The name is no address, so neither host-local nor this module lists
+/// it as a lease.
+const DRAFT: &str = "lease.draft";
 
 /// Maximum size of a lease file in bytes: a container ID and an interface name.
 const MAX_LEASE_BYTES: u64 = 64 << 10;
@@ -215,10 +219,14 @@ impl LeaseFolder {
         for _ in 0..LOCK_TRIES {
             match lock.try_lock() {
                 Ok(()) => {
-                    return Ok(Locked {
+                    let locked = Locked {
                         folder: self,
                         _lock: lock,
-                    });
+                    };
+                    // A draft is of a process that died: a running writer would hold the lock. If
+                    // it cannot be removed, only the next write fails.
+                    let _left = locked.remove_draft();
+                    return Ok(locked);
                 }
                 Err(TryLockError::Error(error)) => return Err(error),
                 Err(TryLockError::WouldBlock) => thread::sleep(LOCK_POLL),
@@ -255,13 +263,29 @@ impl Locked<'_> {
         self.write(address, owner, MIRROR_SUFFIX)
     }
 
+    /// Writes a lease file, which is complete as soon as it exists: no DEL would release a file
+    /// without an owner, which a killed process left. Fails if the address has a lease.
     fn write(&self, address: IpAddr, owner: &Owner, end: &str) -> io::Result<()> {
-        let path = self.file(&address.to_string());
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).open(&path)?;
         let ifname = owner.ifname.as_deref().unwrap_or_default();
-        let written = write!(file, "{}\r\n{ifname}{end}", owner.container_id);
-        written.inspect_err(|_| drop(fs::remove_file(&path)))
+        let text = format!("{}\r\n{ifname}{end}", owner.container_id);
+        // Removed and not truncated: it may be a second name of a lease file.
+        self.remove_draft()?;
+        let draft = self.file(DRAFT);
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).open(&draft)?;
+        let written = file
+            .write_all(text.as_bytes())
+            .and_then(|()| fs::hard_link(&draft, self.file(&address.to_string())));
+        // The next lock removes a draft that is left.
+        let _left = self.remove_draft();
+        written
+    }
+
+    fn remove_draft(&self) -> io::Result<()> {
+        match fs::remove_file(self.file(DRAFT)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// Writes the address that a range set allocated last.
@@ -312,130 +336,4 @@ fn owner(text: &str) -> Owner {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_folders_of_all_networks_are_listed_and_other_files_are_not() {
-        let directory = tempfile::tempdir().unwrap();
-        let missing = directory.path().join("none");
-        assert!(folders(Some(&missing)).unwrap().is_empty());
-        for network in ["one", "two"] {
-            fs::create_dir(directory.path().join(network)).unwrap();
-        }
-        fs::write(directory.path().join("one/10.9.0.2"), "c1\r\neth0").unwrap();
-        fs::write(directory.path().join("file"), "").unwrap();
-        let found = folders(Some(directory.path())).unwrap();
-        assert_eq!(found.len(), 2);
-        let taken: Vec<IpAddr> = found
-            .iter()
-            .flat_map(|folder| folder.taken_by_host_local().unwrap().into_keys())
-            .collect();
-        assert_eq!(taken, ["10.9.0.2".parse::<IpAddr>().unwrap()]);
-    }
-
-    #[test]
-    fn an_entry_that_is_no_lease_file_takes_its_address_and_is_never_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let network: NetworkName = "net".parse().unwrap();
-        let folder = LeaseFolder::new(Some(directory.path()), &network);
-        let locked = folder.lock().unwrap();
-        fs::create_dir(directory.path().join("net/10.9.0.2")).unwrap();
-        fs::write(directory.path().join("net/10.9.0.3"), [0xff; 9]).unwrap();
-        let owner = owner_of("c1", "eth0");
-        locked.reserve("10.9.0.4".parse().unwrap(), &owner).unwrap();
-        assert_eq!(folder.taken().unwrap().len(), 3);
-        assert_eq!(folder.taken_by_host_local().unwrap().len(), 3);
-        assert_eq!(folder.leases().unwrap().len(), 1);
-        assert_eq!(locked.release(&owner).unwrap().len(), 1);
-        assert_eq!(folder.taken().unwrap().len(), 2);
-    }
-
-    fn owner_of(container: &str, ifname: &str) -> Owner {
-        Owner {
-            container_id: container.to_owned(),
-            ifname: Some(ifname.to_owned()),
-        }
-    }
-
-    fn folder(data_dir: &Path) -> LeaseFolder {
-        LeaseFolder::new(Some(data_dir), &"net".parse().unwrap())
-    }
-
-    /// behaviour R11
-    #[test]
-    fn lease_files_have_the_format_of_the_reference_plugin() {
-        let directory = tempfile::tempdir().unwrap();
-        let folder = folder(directory.path());
-        assert!(folder.leases().unwrap().is_empty() && !folder.exists());
-        let inside = directory.path().join("net");
-        fs::create_dir(&inside).unwrap();
-        fs::write(inside.join("10.1.0.2"), "old-one").unwrap();
-        fs::write(inside.join("fd00::3"), "c1\r\neth0").unwrap();
-        fs::write(inside.join("last_reserved_ip.0"), "10.1.0.2").unwrap();
-        let leases = folder.leases().unwrap();
-        assert_eq!(leases[&"fd00::3".parse().unwrap()], owner_of("c1", "eth0"));
-        assert_eq!(leases[&"10.1.0.2".parse().unwrap()].ifname, None);
-        assert_eq!(leases.len(), 2);
-
-        let locked = folder.lock().unwrap();
-        let address = "10.1.0.3".parse().unwrap();
-        locked.reserve(address, &owner_of("c2", "net1")).unwrap();
-        assert!(locked.reserve(address, &owner_of("c3", "eth0")).is_err());
-        locked.put_last_reserved(0, address).unwrap();
-        assert_eq!(fs::read(inside.join("10.1.0.3")).unwrap(), b"c2\r\nnet1");
-        assert_eq!(
-            fs::read(inside.join("last_reserved_ip.0")).unwrap(),
-            b"10.1.0.3"
-        );
-        assert_eq!(folder.last_reserved().unwrap()[&0], address);
-    }
-
-    /// behaviour R11
-    #[test]
-    fn a_mirrored_lease_blocks_host_local_and_not_the_agent() {
-        let directory = tempfile::tempdir().unwrap();
-        let folder = folder(directory.path());
-        let locked = folder.lock().unwrap();
-        let [mirrored, reserved] = [IpAddr::from([10, 1, 0, 2]), IpAddr::from([10, 1, 0, 3])];
-        locked.mirror(mirrored, &owner_of("c1", "eth0")).unwrap();
-        locked.reserve(reserved, &owner_of("c2", "eth0")).unwrap();
-        let text = fs::read_to_string(directory.path().join("net/10.1.0.2")).unwrap();
-        assert_eq!(text.trim(), "c1\r\neth0", "the reference plugin trims");
-        assert_eq!(folder.leases().unwrap()[&mirrored], owner_of("c1", "eth0"));
-        let others = folder.taken_by_host_local().unwrap();
-        assert_eq!(others.into_keys().collect::<Vec<_>>(), [reserved]);
-        assert_eq!(folder.taken().unwrap().len(), 2);
-
-        locked.mirror(mirrored, &owner_of("c3", "eth0")).unwrap();
-        assert_eq!(folder.leases().unwrap()[&mirrored], owner_of("c3", "eth0"));
-        assert!(locked.mirror(reserved, &owner_of("c3", "eth0")).is_err());
-        assert!(locked.reserve(mirrored, &owner_of("c4", "eth0")).is_err());
-        assert_eq!(locked.release(&owner_of("c3", "eth0")).unwrap(), [mirrored]);
-    }
-
-    /// behaviour S10
-    #[test]
-    fn a_lease_release_concerns_one_interface_and_can_be_repeated() {
-        let directory = tempfile::tempdir().unwrap();
-        let folder = folder(directory.path());
-        let locked = folder.lock().unwrap();
-        for (number, ifname) in [(2, "eth0"), (3, "net1")] {
-            let address = IpAddr::from([10, 1, 0, number]);
-            locked.reserve(address, &owner_of("c1", ifname)).unwrap();
-        }
-        let released = locked.release(&owner_of("c1", "net1")).unwrap();
-        assert_eq!(released, [IpAddr::from([10, 1, 0, 3])]);
-        assert!(locked.release(&owner_of("c1", "net1")).unwrap().is_empty());
-        assert_eq!(folder.leases().unwrap().len(), 1);
-    }
-
-    #[test]
-    fn an_address_with_an_invalid_owner_is_taken() {
-        let directory = tempfile::tempdir().unwrap();
-        let inside = directory.path().join("net");
-        fs::create_dir(&inside).unwrap();
-        fs::write(inside.join("10.1.0.2"), "../x\r\n/").unwrap();
-        assert_eq!(folder(directory.path()).taken().unwrap().len(), 1);
-    }
-}
+mod tests;

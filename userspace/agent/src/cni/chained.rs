@@ -64,7 +64,7 @@ impl App {
                 sysctl_allowlist::admit(settings)?;
                 let tune = self.tune(&request, settings)?;
                 let ifname = tune.ifname.clone();
-                let backup = BackupFile::of(&request.backup_folder, &tune);
+                let backup = BackupFile::of(&request.backup_folder, &tune.keys);
                 let previous = self.handle.tune(tune).await?;
                 if let Some(backup) = backup {
                     backup.write(&self.file_access, previous).await;
@@ -118,17 +118,7 @@ impl App {
                 let keys = request.keys(&self.default_name());
                 self.handle.unpublish_ports(keys).await?;
             }
-            Plugin::Tuning if namespace(request).is_ok() => {
-                let mut tune = self.tune(request, &InterfaceSettings::default())?;
-                let backup = BackupFile::of(&request.backup_folder, &tune);
-                if let Some(backup) = &backup {
-                    tune.settings = backup.read(&self.file_access).await;
-                }
-                self.handle.restore_settings(tune).await?;
-                if let Some(backup) = backup {
-                    backup.remove(&self.file_access).await;
-                }
-            }
+            Plugin::Tuning => self.tuning_del(request).await?,
             Plugin::Loopback => {
                 if let Ok(netns) = namespace(request) {
                     self.handle.set_loopback(netns, false).await?;
@@ -138,9 +128,29 @@ impl App {
                 let keys = request.keys(&self.default_name());
                 self.handle.clear_ingress_policy(keys).await?;
             }
-            Plugin::Tuning | Plugin::Viaduct | Plugin::Bridge | Plugin::HostLocal => {}
+            Plugin::Viaduct | Plugin::Bridge | Plugin::HostLocal => {}
         }
         Ok(String::new())
+    }
+
+    /// Restores the previous settings of the interface, and deletes their record and backup file.
+    /// Without a namespace the interface is gone, and there is nothing to restore.
+    async fn tuning_del(&self, request: &ChainedRequest) -> Result<(), Failure> {
+        let keys = request.keys(&self.default_name());
+        let backup = BackupFile::of(&request.backup_folder, &keys);
+        if namespace(request).is_ok() {
+            let mut tune = self.tune(request, &InterfaceSettings::default())?;
+            if let Some(backup) = &backup {
+                tune.settings = backup.read(&self.file_access).await;
+            }
+            self.handle.restore_settings(tune).await?;
+        } else {
+            self.handle.delete_settings_records(keys).await?;
+        }
+        if let Some(backup) = backup {
+            backup.remove(&self.file_access).await;
+        }
+        Ok(())
     }
 
     async fn chained_check(&self, request: &ChainedRequest) -> Result<String, Failure> {

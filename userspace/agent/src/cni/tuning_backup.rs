@@ -10,8 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::{Path, PathBuf};
 
 use cni::Error;
-use engine::Tune;
-use model::InterfaceSettings;
+use model::{AttachmentKey, InterfaceSettings};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
@@ -77,11 +76,11 @@ impl From<Backup> for InterfaceSettings {
 pub(crate) struct BackupFile(PathBuf);
 
 impl BackupFile {
-    /// Returns the file of an interface in `folder`. `None` for a relative folder, and without a
-    /// container.
-    pub(crate) fn of(folder: &Path, tune: &Tune) -> Option<Self> {
-        let key = tune.keys.first()?;
-        let name = format!("{}_{}.json", key.container_id, tune.ifname);
+    /// Returns the file in `folder` of the interface that has these keys. `None` for a relative
+    /// folder, and without a container.
+    pub(crate) fn of(folder: &Path, keys: &[AttachmentKey]) -> Option<Self> {
+        let key = keys.first()?;
+        let name = format!("{}_{}.json", key.container_id, key.ifname);
         folder.is_absolute().then(|| Self(folder.join(name)))
     }
 

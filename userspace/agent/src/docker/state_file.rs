@@ -47,7 +47,8 @@ impl StateFile {
         })
     }
 
-    /// Replaces the file. The earlier one stays whole until the new one is on the disk.
+    /// Replaces the file. The earlier one stays whole until the new one is on the disk. A change
+    /// that was written is still there after a power loss.
     pub(crate) async fn write(&self, state: &State) -> io::Result<()> {
         let (file, text) = (self.clone(), state.to_json());
         let written = spawn_blocking(move || file.replace(text.as_bytes())).await;
@@ -97,7 +98,16 @@ fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     file.write_all(contents)?;
     file.sync_data()?;
     crash::point_at("docker-state");
-    fs::rename(&draft, path)
+    fs::rename(&draft, path)?;
+    sync_directory_of(path)
+}
+
+/// Syncs the directory that contains `path`, so that a renamed file keeps its name.
+fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]
@@ -115,6 +125,15 @@ mod tests {
         fs::write(&path, "{").unwrap();
         let error = file.read().unwrap_err().to_string();
         assert!(error.contains("damaged"), "{error}");
+    }
+
+    #[test]
+    fn the_directory_of_the_state_file_is_synced_also_for_a_name_without_a_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        sync_directory_of(&directory.path().join("docker.json")).unwrap();
+        sync_directory_of(Path::new("docker.json")).unwrap();
+        let error = sync_directory_of(&directory.path().join("none/docker.json")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
     }
 
     #[tokio::test]

@@ -56,6 +56,23 @@ fn a_kept_network_has_a_bridge_until_it_is_released() {
 }
 
 #[test]
+fn a_network_whose_bridge_cannot_be_deleted_is_kept_until_a_release_succeeds() {
+    let mut node = node();
+    node.engine().keep_network(&apps()).unwrap();
+    let is_deletion = |step: &Step| matches!(step, Step::DeleteBridge { .. });
+    node.fake.fail_next(is_deletion, Errno::EBUSY);
+    let error = node.engine().release_network(&apps().name).unwrap_err();
+    assert!(matches!(error, EngineError::Unfinished(_)), "{error}");
+    node.engine().reconcile(NOW);
+    assert!(node.contents().networks.contains_key(&apps().name));
+    node.engine().release_network(&apps().name).unwrap();
+    assert!(!node.fake.snapshot().links.contains_key(&apps().bridge));
+    node.engine().reconcile(NOW);
+    assert!(!node.contents().networks.contains_key(&apps().name));
+    assert!(!node.fake.snapshot().links.contains_key(&apps().bridge));
+}
+
+#[test]
 fn a_bridge_with_foreign_ports_stays_when_its_network_is_released() {
     let mut node = node();
     node.engine().keep_network(&apps()).unwrap();
