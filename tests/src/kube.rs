@@ -55,7 +55,7 @@ impl Kube {
         server.listen(node, API)?;
         write(node, KUBECONFIG, &kubeconfig())?;
         write_token(node, FIRST_TOKEN)?;
-        // Without a capability, as in the DaemonSet.
+        // With fewer capabilities than in the DaemonSet: none.
         let mut words: Vec<String> = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
             .map(str::to_owned)
             .to_vec();

@@ -129,7 +129,8 @@ fn only_the_agent_is_privileged_and_only_viaduct_kube_has_the_token() -> Result<
         assert!(context["privileged"].is_null());
         assert_eq!(context["allowPrivilegeEscalation"], false);
         assert_eq!(texts(&context["capabilities"]["drop"]), ["ALL"]);
-        assert!(context["capabilities"]["add"].is_null());
+        // Directories of the node may belong to another user than root.
+        assert_eq!(texts(&context["capabilities"]["add"]), ["DAC_OVERRIDE"]);
         assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
     }
     for container in [agent, kube, install] {
@@ -224,6 +225,23 @@ fn the_manifests_configure_what_the_programs_know() -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+#[test]
+fn agent_and_viaduct_kube_get_the_name_of_the_node() -> Result<()> {
+    let pod = pod()?;
+    for name in ["viaductd", "viaduct-kube"] {
+        let container = named(&pod["containers"], name)?;
+        let variable = named(&container["env"], "NODE_NAME")?;
+        let field = &variable["valueFrom"]["fieldRef"]["fieldPath"];
+        assert_eq!(field, "spec.nodeName", "{name}");
+    }
+    // The agent reads no variable. kubelet replaces it in the command.
+    let command = texts(&named(&pod["containers"], "viaductd")?["command"]);
+    ensure!(command.contains(&"--node-name=$(NODE_NAME)"), "{command:?}");
+    let sample = text("xtask/assets/viaductd.toml")?;
+    ensure!(sample.contains("# node-name = "), "no key of the agent");
     Ok(())
 }
 

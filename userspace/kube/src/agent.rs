@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use api::{AttachmentView, BandwidthSetting, Client, ClientError, Event, PodCidrs, path};
 use model::{Cidr, Peers};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -29,6 +29,15 @@ pub(crate) struct AgentState {
     pub(crate) is_serving: bool,
     /// Since when.
     pub(crate) since: Instant,
+}
+
+/// A peer as the agent lists it, without what is not used here: lists have thousands.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct ListedPeer {
+    pub(crate) name: String,
+    pub(crate) addresses: Vec<String>,
+    /// See [`api::PeerView::state`].
+    pub(crate) state: String,
 }
 
 /// The agent.
@@ -76,6 +85,12 @@ impl Agent {
     /// Replaces the list of peers.
     pub(crate) async fn put_peers(&self, peers: &Peers) -> Result<(), ClientError> {
         self.put(path::PEERS.to_owned(), settings(peers)).await
+    }
+
+    /// Returns the peers with their present states.
+    pub(crate) async fn peers(&self) -> Result<Vec<ListedPeer>, ClientError> {
+        let client = self.client.clone();
+        blocking(move || client.get(path::PEERS)?.decode()).await
     }
 
     /// Returns all attachments.
@@ -175,3 +190,6 @@ fn settings(peers: &Peers) -> Vec<api::PeerSetting> {
         })
         .collect()
 }
+
+#[cfg(test)]
+pub(crate) mod fake;

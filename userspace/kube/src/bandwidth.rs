@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use api::{AttachmentView, BandwidthSetting, LimitView};
+use api::{AttachmentView, BandwidthSetting, ClientError, LimitView};
 use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
@@ -28,6 +28,8 @@ const IFNAME: &str = "eth0";
 const SETTLE: Duration = Duration::from_millis(200);
 /// Delay after an error.
 const RETRY: Duration = Duration::from_secs(5);
+/// CNI's error code "container unknown": the attachment has gone since the agent listed it.
+const UNKNOWN_CONTAINER: u32 = 3;
 
 /// Namespace and name of a pod.
 type PodKey = (String, String);
@@ -46,12 +48,36 @@ enum Annotation {
     Invalid(String),
 }
 
+/// A direction of a pod's traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Direction {
+    annotation: Annotation,
+    /// Whether the agent's limit is to be compared with the annotation.
+    is_pending: bool,
+}
+
+impl Direction {
+    /// Returns the direction with the annotation of now.
+    fn with(&self, text: Option<String>) -> Self {
+        let annotation = follow(&self.annotation, text);
+        let is_pending = self.is_pending || annotation != self.annotation;
+        Self {
+            annotation,
+            is_pending,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PodLimits {
-    ingress: Annotation,
-    egress: Annotation,
-    /// Whether the agent is to be compared with them.
-    is_pending: bool,
+    ingress: Direction,
+    egress: Direction,
+}
+
+impl PodLimits {
+    fn is_pending(&self) -> bool {
+        self.ingress.is_pending || self.egress.is_pending
+    }
 }
 
 /// The pods of this node that have, or have had, an annotation.
@@ -62,12 +88,15 @@ pub(crate) struct PodStore {
     listed: BTreeMap<PodKey, [Option<String>; 2]>,
 }
 
-/// A limit to change.
+/// What a pod's attachment needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Change {
+struct Planned {
     pod: PodKey,
+    /// The annotations for which it was planned.
+    limits: PodLimits,
     container_id: String,
-    limits: BandwidthSetting,
+    /// The limits that differ.
+    change: BandwidthSetting,
 }
 
 impl PodStore {
@@ -106,46 +135,48 @@ impl PodStore {
         let [ingress, egress] = texts;
         let old = old.cloned().unwrap_or_default();
         let new = PodLimits {
-            ingress: follow(&old.ingress, ingress),
-            egress: follow(&old.egress, egress),
-            is_pending: old.is_pending,
+            ingress: old.ingress.with(ingress),
+            egress: old.egress.with(egress),
         };
         if new == old {
             return false;
         }
-        for (name, annotation) in [(INGRESS, &new.ingress), (EGRESS, &new.egress)] {
-            if let Annotation::Invalid(error) = annotation {
+        for (name, direction) in [(INGRESS, &new.ingress), (EGRESS, &new.egress)] {
+            if let Annotation::Invalid(error) = &direction.annotation {
                 let pod = format!("{}/{}", key.0, key.1);
                 tracing::warn!(%pod, annotation = name, %error, "bandwidth annotation ignored");
             }
         }
-        self.pods.insert(
-            key,
-            PodLimits {
-                is_pending: true,
-                ..new
-            },
-        );
+        self.pods.insert(key, new);
         true
     }
 
     fn has_pending(&self) -> bool {
-        self.pods.values().any(|one| one.is_pending)
+        self.pods.values().any(PodLimits::is_pending)
     }
 
-    /// Returns the changes that the agent's attachments need.
-    fn changes(&self, attachments: &[AttachmentView]) -> Vec<(PodKey, Option<Change>)> {
-        let pending = self.pods.iter().filter(|(_, limits)| limits.is_pending);
+    /// Returns what the agent's attachments need.
+    fn changes(&self, attachments: &[AttachmentView]) -> Vec<Planned> {
+        let pending = self.pods.iter().filter(|(_, limits)| limits.is_pending());
         let with_view = pending.filter_map(|(key, limits)| {
             let view = attachments.iter().find(|view| is_of(view, key))?;
-            Some((key.clone(), change(key, limits, view)))
+            Some(planned(key, limits, view))
         });
         with_view.collect()
     }
 
-    fn done(&mut self, key: &PodKey) {
-        if let Some(limits) = self.pods.get_mut(key) {
-            limits.is_pending = false;
+    /// Ends the work on the ingress and egress limit of a pod, unless the annotation has changed
+    /// since it was planned.
+    fn done(&mut self, planned: &Planned, [ingress, egress]: [bool; 2]) {
+        if let Some(limits) = self.pods.get_mut(&planned.pod) {
+            for (is_done, now, before) in [
+                (ingress, &mut limits.ingress, &planned.limits.ingress),
+                (egress, &mut limits.egress, &planned.limits.egress),
+            ] {
+                if is_done && now.annotation == before.annotation {
+                    now.is_pending = false;
+                }
+            }
         }
     }
 }
@@ -176,20 +207,23 @@ fn is_of(view: &AttachmentView, (namespace, name): &PodKey) -> bool {
 }
 
 /// Returns how the limits of an attachment differ from the annotations.
-fn change(pod: &PodKey, limits: &PodLimits, view: &AttachmentView) -> Option<Change> {
-    let differing = BandwidthSetting {
-        ingress: setting(&limits.ingress, view.bandwidth.ingress.as_ref()),
-        egress: setting(&limits.egress, view.bandwidth.egress.as_ref()),
-    };
-    (differing != BandwidthSetting::default()).then(|| Change {
+fn planned(pod: &PodKey, limits: &PodLimits, view: &AttachmentView) -> Planned {
+    Planned {
         pod: pod.clone(),
+        limits: limits.clone(),
         container_id: view.container_id.clone(),
-        limits: differing,
-    })
+        change: BandwidthSetting {
+            ingress: setting(&limits.ingress, view.bandwidth.ingress.as_ref()),
+            egress: setting(&limits.egress, view.bandwidth.egress.as_ref()),
+        },
+    }
 }
 
-fn setting(wanted: &Annotation, found: Option<&LimitView>) -> Option<String> {
-    match (wanted, found) {
+fn setting(wanted: &Direction, found: Option<&LimitView>) -> Option<String> {
+    if !wanted.is_pending {
+        return None;
+    }
+    match (&wanted.annotation, found) {
         (Annotation::Rate(rate), Some(found)) if found.rate == *rate => None,
         (Annotation::Rate(rate), _) => Some(rate.to_string()),
         (Annotation::Gone, Some(_)) => Some("none".to_owned()),
@@ -237,114 +271,78 @@ async fn apply_pending(pods: &RefCell<PodStore>, agent: &Agent, metrics: &Metric
     };
     let planned = pods.borrow().changes(&attachments);
     let mut is_complete = true;
-    for (key, change) in planned {
-        let Some(change) = change else {
-            pods.borrow_mut().done(&key);
-            continue;
-        };
-        let pod = format!("{}/{}", key.0, key.1);
-        let (ingress, egress) = (change.limits.ingress.clone(), change.limits.egress.clone());
+    for one in planned {
+        let differing = directions(&one.change);
+        pods.borrow_mut()
+            .done(&one, differing.map(|differs| !differs));
+        if differing != [false; 2] {
+            is_complete &= apply_planned(pods, agent, metrics, &one).await;
+        }
+    }
+    is_complete
+}
+
+/// Applies the change of one pod, and returns whether it needs no other attempt.
+async fn apply_planned(
+    pods: &RefCell<PodStore>,
+    agent: &Agent,
+    metrics: &Metrics,
+    planned: &Planned,
+) -> bool {
+    let pod = format!("{}/{}", planned.pod.0, planned.pod.1);
+    let mut is_complete = true;
+    let mut requests = vec![planned.change.clone()];
+    while let Some(limits) = requests.pop() {
+        let (ingress, egress) = (limits.ingress.as_deref(), limits.egress.as_deref());
+        let changed = directions(&limits);
         let sent = agent
-            .put_limits(&change.container_id, IFNAME, change.limits)
+            .put_limits(&planned.container_id, IFNAME, limits.clone())
             .await;
         metrics.sent(Sent::Limits, sent.is_ok());
         match sent {
             Ok(()) => {
                 tracing::info!(%pod, ?ingress, ?egress, "bandwidth limits of a pod changed");
-                pods.borrow_mut().done(&key);
+                pods.borrow_mut().done(planned, changed);
             }
-            Err(error) => {
+            Err(error) if !is_final(&error) => {
                 tracing::warn!(%pod, %error, "bandwidth limits of a pod not changed");
                 is_complete = false;
+            }
+            // The agent applies both or none, so the other one may be valid.
+            Err(_) if changed == [true; 2] => requests.extend(each_direction(limits)),
+            Err(error) => {
+                tracing::warn!(%pod, ?ingress, ?egress, %error, "bandwidth limit of a pod refused: sent again when the annotation changes");
+                pods.borrow_mut().done(planned, changed);
             }
         }
     }
     is_complete
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn pod(name: &str, annotations: &[(&str, &str)]) -> Pod {
-        let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
-        let json = json!({ "metadata": {
-            "namespace": "default", "name": name, "annotations": annotations } });
-        serde_json::from_value(json).unwrap()
-    }
-
-    fn attachment(name: &str, ingress: Option<u64>) -> AttachmentView {
-        let view = json!({
-            "network": "viaduct", "containerID": format!("id-{name}"), "ifname": "eth0",
-            "netns": "/x", "host_link": "v", "bridge": "cbr0", "mac": "", "mtu": 1500,
-            "addresses": [], "slot": 1, "generation": 1, "state": "attached", "created_at": 1,
-            "pod": { "namespace": "default", "name": name },
-        });
-        let mut view: AttachmentView = serde_json::from_value(view).unwrap();
-        view.bandwidth.ingress = ingress.map(|rate| LimitView {
-            rate,
-            ..LimitView::default()
-        });
-        view
-    }
-
-    fn settings(store: &PodStore, views: &[AttachmentView]) -> Vec<(String, Option<String>)> {
-        let planned = store.changes(views).into_iter();
-        let changes = planned.filter_map(|(_, change)| change);
-        changes
-            .map(|one| (one.container_id, one.limits.ingress))
-            .collect()
-    }
-
-    #[test]
-    fn an_annotation_that_changes_and_goes_changes_the_limit_and_lifts_it() {
-        let mut store = PodStore::default();
-        assert!(store.apply(Event::Apply(pod("a", &[(INGRESS, "10M")]))));
-        // As the ADD has set it.
-        assert_eq!(settings(&store, &[attachment("a", Some(10_000_000))]), []);
-        let views = [attachment("a", Some(10_000_000)), attachment("b", None)];
-        assert!(store.apply(Event::Apply(pod("a", &[(INGRESS, "5M")]))));
-        let expected = |text: &str| [("id-a".to_owned(), Some(text.to_owned()))];
-        assert_eq!(settings(&store, &views), expected("5000000"));
-        assert!(store.apply(Event::Apply(pod("a", &[]))));
-        assert_eq!(settings(&store, &views), expected("none"));
-    }
-
-    #[test]
-    fn a_pod_without_annotations_keeps_the_limit_that_it_has() {
-        let mut store = PodStore::default();
-        assert!(!store.apply(Event::Apply(pod("a", &[("other", "x")]))));
-        assert!(!store.has_pending());
-        store.apply(Event::Apply(pod("b", &[(EGRESS, "1M")])));
-        assert_eq!(
-            settings(&store, &[attachment("b", Some(7))]),
-            [("id-b".to_owned(), None)]
-        );
-    }
-
-    #[test]
-    fn an_applied_annotation_is_not_compared_again_until_it_changes() {
-        let mut store = PodStore::default();
-        store.apply(Event::Apply(pod("a", &[(INGRESS, "10M")])));
-        store.done(&("default".to_owned(), "a".to_owned()));
-        assert!(!store.apply(Event::Apply(pod("a", &[(INGRESS, "10M")]))));
-        assert!(!store.has_pending());
-        assert!(store.apply(Event::Apply(pod("a", &[(INGRESS, "11M")]))));
-        assert!(store.has_pending());
-    }
-
-    #[test]
-    fn a_new_list_forgets_pods_that_have_gone_and_keeps_an_invalid_annotation_out() {
-        let mut store = PodStore::default();
-        store.apply(Event::Init);
-        store.apply(Event::InitApply(pod("a", &[(INGRESS, "10M")])));
-        store.apply(Event::InitApply(pod("b", &[(INGRESS, "much")])));
-        assert!(store.apply(Event::InitDone));
-        assert_eq!(settings(&store, &[attachment("b", Some(7))]), []);
-        store.apply(Event::Init);
-        assert!(!store.apply(Event::InitDone));
-        assert!(store.pods.is_empty());
-    }
+/// Returns whether the agent will refuse the same request again. An attachment that has gone is not
+/// in its next list.
+fn is_final(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(body)
+        if body.code != api::TRY_AGAIN_LATER && body.code != UNKNOWN_CONTAINER)
 }
+
+/// Returns whether there is a limit of ingress and of egress.
+fn directions(limits: &BandwidthSetting) -> [bool; 2] {
+    [&limits.ingress, &limits.egress].map(Option::is_some)
+}
+
+/// Returns a request for egress and one for ingress.
+fn each_direction(limits: BandwidthSetting) -> [BandwidthSetting; 2] {
+    let of_egress = BandwidthSetting {
+        ingress: None,
+        ..limits.clone()
+    };
+    let of_ingress = BandwidthSetting {
+        egress: None,
+        ..limits
+    };
+    [of_egress, of_ingress]
+}
+
+#[cfg(test)]
+mod tests;

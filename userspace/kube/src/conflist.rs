@@ -12,13 +12,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 use crate::agent::Agent;
 use crate::metrics::Metrics;
 
 /// Key and value by which a file is recognised. Runtimes ignore the key, and plugins do not get it.
 const MARK: (&str, &str) = ("managedBy", "viaduct-kube");
+
+/// Time between two checks of a file that other software may change or remove, and between two
+/// attempts to write or remove it.
+pub(crate) const RECHECK: Duration = Duration::from_secs(10);
 
 /// The file, and its contents.
 #[derive(Clone, Debug)]
@@ -54,6 +58,7 @@ impl Conflist {
     }
 
     /// Writes the file, replacing an older one of this program; returns whether it has changed.
+    /// Does nothing if the file has the contents already.
     pub(crate) fn write(&self) -> Result<bool, ConflistError> {
         let io = |error| ConflistError::Io(self.path.clone(), error);
         match fs::read_to_string(&self.path) {
@@ -150,10 +155,10 @@ fn default_list(socket: &Path) -> Value {
     })
 }
 
-/// Writes and removes the file as the agent comes and goes.
+/// Writes and removes the file as the agent comes and goes, and checks it again every `recheck`.
 pub(crate) async fn keep(
     conflist: &Conflist,
-    grace: Duration,
+    (grace, recheck): (Duration, Duration),
     agent: &mut Agent,
     mut synced: watch::Receiver<Option<u64>>,
     metrics: &Metrics,
@@ -195,6 +200,7 @@ pub(crate) async fn keep(
                 }
             }
             () = sleep_until(deadline), if !state.is_serving && !is_over => {}
+            () = sleep(recheck), if is_ready || !last_error.is_empty() => {}
         }
     }
 }
@@ -213,6 +219,7 @@ fn log_once(last: &mut String, error: &ConflistError) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::fake::{Answer, FakeAgent, block_on};
 
     fn conflist(folder: &Path) -> Conflist {
         let path = folder.join("net.d/05-viaduct.conflist");
@@ -277,5 +284,67 @@ mod tests {
         }
         let list = read(r#"{"name":"a","plugins":[{"type":"viaduct"},{"type":"x"}]}"#).unwrap();
         assert!(is_marked(&list.text) && list.text.contains("\"x\""));
+    }
+
+    /// Runs the task until the condition holds.
+    async fn keep_until(list: &Conflist, metrics: &Metrics, mut holds: impl FnMut() -> bool) {
+        let fake = FakeAgent::start(|_| Answer::json(200, "[]"));
+        let mut agent = fake.client();
+        let (_synced, synced) = watch::channel(Some(1));
+        let step = Duration::from_millis(5);
+        let kept = keep(list, (Duration::ZERO, step), &mut agent, synced, metrics);
+        let waited = async {
+            while !holds() {
+                sleep(step).await;
+            }
+        };
+        tokio::select! {
+            () = kept => panic!("the task has ended"),
+            () = waited => {}
+            () = sleep(Duration::from_mins(2)) => panic!("the list was not written again"),
+        }
+    }
+
+    fn is_written(metrics: &Metrics) -> bool {
+        let text = metrics.text().unwrap();
+        text.contains("viaduct_kube_conflist_written 1\n")
+    }
+
+    #[test]
+    fn a_list_that_other_software_removes_is_written_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = conflist(folder.path());
+        let metrics = Metrics::new(true);
+        let mut removals = 0;
+        block_on(keep_until(&list, &metrics, || {
+            let is_there = list.path().exists();
+            if is_there && removals < 2 {
+                fs::remove_file(list.path()).unwrap();
+                removals += 1;
+                return false;
+            }
+            is_there
+        }));
+        assert!(is_written(&metrics));
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_written_is_written_once_it_can_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = conflist(folder.path());
+        // A file has the name of the directory.
+        let obstacle = folder.path().join("net.d");
+        fs::write(&obstacle, "").unwrap();
+        let metrics = Metrics::new(true);
+        let mut polls = 0;
+        block_on(keep_until(&list, &metrics, || {
+            polls += 1;
+            if polls == 3 {
+                assert!(!is_written(&metrics));
+                fs::remove_file(&obstacle).unwrap();
+            }
+            is_written(&metrics)
+        }));
+        assert!(list.path().exists());
     }
 }

@@ -93,7 +93,7 @@ struct Program {
 }
 
 async fn serve(options: RunOptions) -> Result<()> {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(options.conflist.is_some());
     let listener = match options.metrics_listen {
         Some(address) => Some(listener::listen(address).await?),
         None => None,
@@ -183,8 +183,8 @@ impl Program {
     async fn keep_conflist(&self, synced: watch::Receiver<Option<u64>>) {
         if let Some(conflist) = &self.conflist {
             let mut agent = self.agent.clone();
-            let grace = self.options.conflist_grace;
-            conflist::keep(conflist, grace, &mut agent, synced, &self.metrics).await;
+            let times = (self.options.conflist_grace, conflist::RECHECK);
+            conflist::keep(conflist, times, &mut agent, synced, &self.metrics).await;
         }
     }
 
@@ -194,8 +194,8 @@ impl Program {
         synced: watch::Receiver<Option<u64>>,
     ) {
         if self.options.node_condition {
-            let (credentials, own) = (&self.credentials, &self.own);
-            node_condition::clear(credentials, own, &self.nodes, changed, synced).await;
+            let (credentials, own, agent) = (&self.credentials, &self.own, &self.agent);
+            node_condition::clear(credentials, own, agent, &self.nodes, changed, synced).await;
         }
     }
 

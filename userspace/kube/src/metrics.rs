@@ -88,11 +88,18 @@ struct Values {
 }
 
 impl Metrics {
-    /// Registers all metrics.
-    pub(crate) fn new() -> Self {
+    /// Registers all metrics; that of the configuration list only if this program keeps one.
+    pub(crate) fn new(has_conflist: bool) -> Self {
         let values = Values::default();
         let mut registry = Registry::with_prefix("viaduct_kube");
         values.register(&mut registry);
+        if has_conflist {
+            registry.register(
+                "conflist_written",
+                "Whether the CNI configuration list is in place",
+                values.conflist.clone(),
+            );
+        }
         for kind in Problem::KINDS {
             values.problems.get_or_create(&Kind { kind }).set(0);
         }
@@ -186,13 +193,8 @@ impl Values {
         );
         registry.register(
             "synced",
-            "Whether the agent was sent its pod CIDRs and peers",
+            "Whether the agent has the last pod CIDRs and peers that it was sent",
             self.synced.clone(),
-        );
-        registry.register(
-            "conflist_written",
-            "Whether the CNI configuration list is in place",
-            self.conflist.clone(),
         );
         registry.register(
             "agent_requests",
@@ -274,7 +276,7 @@ mod tests {
 
     #[test]
     fn metrics_have_their_values_and_readiness_names_what_is_missing() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(true);
         assert_eq!(metrics.unready(), ["agent-unreachable", "nodes-not-sent"]);
         metrics.agent_reachable(true);
         metrics.synced(true);
@@ -288,9 +290,16 @@ mod tests {
             "viaduct_kube_agent_requests_total{what=\"pod-cidrs\",outcome=\"done\"} 1",
             "viaduct_kube_problems{kind=\"own-without-cidr\"} 1",
             "viaduct_kube_problems{kind=\"overlap\"} 0",
+            "viaduct_kube_conflist_written 0",
             "# UNIT viaduct_kube_resident_memory_bytes bytes",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
+    }
+
+    #[test]
+    fn a_program_without_a_configuration_list_has_no_metric_of_one() {
+        let text = Metrics::new(false).text().unwrap();
+        assert!(!text.contains("conflist"), "{text}");
     }
 }

@@ -36,6 +36,14 @@ pub(crate) struct Sync<'a> {
     pub(crate) synced: watch::Sender<Option<u64>>,
 }
 
+/// Result of sending what the agent does not have yet.
+#[derive(Debug, Default)]
+struct Outcome {
+    is_changed: bool,
+    /// The first error.
+    error: Option<ClientError>,
+}
+
 /// What one agent was sent.
 #[derive(Debug, Default)]
 struct Known {
@@ -72,20 +80,18 @@ impl Sync<'_> {
                     };
                 }
                 let started = Instant::now();
-                match self.send(&mut known, &desired).await {
-                    Ok(is_changed) => {
-                        logged.refusal = None;
-                        retry = FIRST_RETRY;
-                        self.report(&known);
-                        if is_changed {
-                            sleep((started.elapsed() * REST).min(LONGEST_REST)).await;
-                        }
-                    }
-                    Err(error) => {
-                        log_refusal(&mut logged, &error);
-                        pause = Some(retry);
-                        retry = (retry * 2).min(LAST_RETRY);
-                    }
+                let outcome = self.send(&mut known, &desired).await;
+                self.report(&known, &outcome);
+                if let Some(error) = &outcome.error {
+                    log_refusal(&mut logged, error);
+                    pause = Some(retry);
+                    retry = (retry * 2).min(LAST_RETRY);
+                } else {
+                    logged.refusal = None;
+                    retry = FIRST_RETRY;
+                }
+                if outcome.is_changed {
+                    sleep((started.elapsed() * REST).min(LONGEST_REST)).await;
                 }
             }
             tokio::select! {
@@ -124,34 +130,50 @@ impl Sync<'_> {
         }
     }
 
-    /// Sends what the agent does not have yet, and returns whether that was anything. Pod CIDRs go
-    /// first, since a peer whose prefix overlaps them is refused. Kubernetes never takes the pod
+    /// Sends what the agent does not have yet. Pod CIDRs go first, since a peer whose prefix
+    /// overlaps them is refused. If the agent refuses the pod CIDRs, for example because pods have
+    /// addresses of the old ones, the peers are sent nevertheless. Kubernetes never takes the pod
     /// CIDRs of a Node away: an empty list is one that is still to come.
-    async fn send(&self, known: &mut Known, desired: &Desired) -> Result<bool, ClientError> {
-        let mut is_changed = false;
+    async fn send(&self, known: &mut Known, desired: &Desired) -> Outcome {
+        let mut outcome = Outcome::default();
         if !desired.own.is_empty() && known.own.as_ref() != Some(&desired.own) {
             let sent = self.agent.put_pod_cidrs(&desired.own).await;
-            self.metrics.sent(Sent::PodCidrs, sent.is_ok());
-            sent?;
-            tracing::info!(pod_cidrs = %texts(&desired.own), "pod CIDRs sent");
-            known.own = Some(desired.own.clone());
-            is_changed = true;
+            if self.count(Sent::PodCidrs, sent, &mut outcome) {
+                tracing::info!(pod_cidrs = %texts(&desired.own), "pod CIDRs sent");
+                known.own = Some(desired.own.clone());
+            }
         }
         if known.peers.as_ref() != Some(&desired.peers) {
             let sent = self.agent.put_peers(&desired.peers).await;
-            self.metrics.sent(Sent::Peers, sent.is_ok());
-            sent?;
-            tracing::info!(peers = desired.peers.list().len(), "peers sent");
-            known.peers = Some(desired.peers.clone());
-            is_changed = true;
+            if self.count(Sent::Peers, sent, &mut outcome) {
+                tracing::info!(peers = desired.peers.list().len(), "peers sent");
+                known.peers = Some(desired.peers.clone());
+            }
         }
-        Ok(is_changed)
+        outcome
     }
 
-    fn report(&self, known: &Known) {
+    /// Adds the result of a request to the outcome, and returns whether it was a success.
+    fn count(&self, what: Sent, sent: Result<(), ClientError>, outcome: &mut Outcome) -> bool {
+        self.metrics.sent(what, sent.is_ok());
+        match sent {
+            Ok(()) => {
+                outcome.is_changed = true;
+                true
+            }
+            Err(error) => {
+                outcome.error.get_or_insert(error);
+                false
+            }
+        }
+    }
+
+    /// Updates metric and readiness, and notifies the tasks that wait for an agent that can attach
+    /// pods: one that has older pod CIDRs and peers can.
+    fn report(&self, known: &Known, outcome: &Outcome) {
         let is_complete = known.own.is_some() && known.peers.is_some();
         let synced = is_complete.then_some(known.generation);
-        self.metrics.synced(is_complete);
+        self.metrics.synced(is_complete && outcome.error.is_none());
         self.synced.send_if_modified(|before| {
             let is_new = *before != synced;
             *before = synced;
@@ -196,4 +218,63 @@ fn log_problems(logged: &mut Logged, problems: &[Problem]) {
 fn texts(cidrs: &[Cidr]) -> String {
     let texts: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
     texts.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::fake::{Answer, FakeAgent, block_on};
+    use crate::cluster::{NodeFacts, NodeTexts, Nodes};
+
+    fn node(created: i64, cidr: &str, address: &str) -> NodeFacts {
+        NodeFacts::parse(NodeTexts {
+            created,
+            pod_cidrs: vec![cidr.to_owned()],
+            internal_ips: vec![address.to_owned()],
+            network_unavailable: None,
+        })
+    }
+
+    #[test]
+    fn refused_pod_cidrs_keep_no_peer_from_the_agent_and_end_readiness() {
+        let agent = FakeAgent::start(|request| match request.path.as_str() {
+            api::path::POD_CIDRS => Answer::refusal(100, "pods have addresses"),
+            _ => Answer::json(200, "[]"),
+        });
+        let nodes: Nodes = [
+            ("a".into(), node(1, "10.1.1.0/24", "192.0.2.1")),
+            ("b".into(), node(2, "10.1.2.0/24", "192.0.2.2")),
+        ]
+        .into();
+        let desired = cluster::plan(&nodes, "a").unwrap();
+        let store = RefCell::default();
+        let (synced, is_synced) = watch::channel(None);
+        let sync = Sync {
+            own: "a".parse().unwrap(),
+            nodes: &store,
+            agent: agent.client(),
+            metrics: Metrics::new(true),
+            synced,
+        };
+        sync.metrics.agent_reachable(true);
+        // The agent has the pod CIDR that the Node had before, and is ready.
+        let before = "10.1.9.0/24".parse().unwrap();
+        let mut known = Known {
+            generation: 1,
+            own: Some([before].into()),
+            peers: Some(Peers::default()),
+        };
+        sync.report(&known, &Outcome::default());
+        assert!(sync.metrics.unready().is_empty());
+
+        let outcome = block_on(sync.send(&mut known, &desired));
+        sync.report(&known, &outcome);
+        assert!(matches!(&outcome.error, Some(ClientError::Refused(body)) if body.code == 100));
+        assert!(outcome.is_changed);
+        assert_eq!(known.peers.as_ref(), Some(&desired.peers));
+        assert_eq!(known.own, Some([before].into()), "sent again later");
+        assert_eq!(agent.requested(), ["PUT /v1/pod-cidrs", "PUT /v1/peers"]);
+        assert_eq!(sync.metrics.unready(), ["nodes-not-sent"]);
+        assert_eq!(*is_synced.borrow(), Some(1), "it can still attach pods");
+    }
 }

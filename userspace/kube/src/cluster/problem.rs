@@ -1,6 +1,8 @@
 //! What is wrong with Nodes: reported by name, and it costs only what is wrong.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use model::{Cidr, PeerName};
 
@@ -21,12 +23,12 @@ pub(crate) enum Problem {
     NoAddressOfFamily { node: String, family: &'static str },
     /// A CIDR or an address of the Node cannot be used.
     Unusable { node: String, text: String },
-    /// Two Nodes have prefixes that overlap.
+    /// A prefix overlaps one of another Node, and is not used.
     Overlap {
-        /// The Node that has the prefix.
+        /// The Node that has its prefix.
         node: String,
         prefix: Cidr,
-        /// The Node without it.
+        /// The Node without one.
         loser: String,
         lost: Cidr,
     },
@@ -113,41 +115,35 @@ pub(super) fn of_node(name: &str, facts: &NodeFacts, problems: &mut Vec<Problem>
     }
 }
 
-/// Appends overlapping prefixes of two Nodes. The newer Node has the prefix, unless the other one
-/// is the node itself, whose own prefixes stay.
-///
-/// Prefixes are nested or disjoint: in their order, those that contain the next one are a stack.
+/// Appends each prefix that is not used, with the Node that has it. As in the agent, the newest
+/// Node comes first, and a prefix is used if it overlaps no used one; the prefixes of the node
+/// itself precede all others.
 pub(super) fn of_prefixes(own: &str, by_age: &[(&str, &NodeFacts)], problems: &mut Vec<Problem>) {
-    let mut prefixes: Vec<(Cidr, usize)> = by_age
-        .iter()
-        .enumerate()
-        .flat_map(|(age, (_, facts))| facts.pod_cidrs.iter().map(move |cidr| (*cidr, age)))
-        .collect();
-    prefixes.sort_unstable();
-    prefixes.dedup();
-    let rank = |age: usize| (by_age[age].0 == own, age);
-    let mut around: Vec<(Cidr, usize)> = Vec::new();
-    for (prefix, age) in prefixes {
-        while around
-            .last()
-            .is_some_and(|(outer, _)| !outer.overlaps(&prefix))
-        {
-            around.pop();
-        }
-        let others = around.iter().filter(|(_, other)| *other != age);
-        problems.extend(others.map(|&(outer, other)| {
-            let (winner, prefix, loser, lost) = if rank(age) > rank(other) {
-                (age, prefix, other, outer)
-            } else {
-                (other, outer, age, prefix)
-            };
-            Problem::Overlap {
-                node: by_age[winner].0.to_owned(),
-                prefix,
-                loser: by_age[loser].0.to_owned(),
-                lost,
+    let own_node = by_age.iter().find(|(name, _)| *name == own);
+    let own_prefixes = own_node.map_or(&[][..], |(_, facts)| &facts.pod_cidrs);
+    // Used prefixes, which are disjoint, by their network address.
+    let mut used: BTreeMap<IpAddr, (Cidr, &str)> = BTreeMap::new();
+    for &(name, facts) in by_age.iter().rev().filter(|(name, _)| *name != own) {
+        for prefix in &facts.pod_cidrs {
+            let of_own = own_prefixes.iter().find(|one| one.overlaps(prefix));
+            let winner = of_own.map(|one| (*one, own)).or_else(|| {
+                // One that overlaps is the last that begins before the end.
+                let (_, last) = used.range(..=prefix.last()).next_back()?;
+                Some(*last).filter(|(one, _)| one.overlaps(prefix))
+            });
+            match winner {
+                None => {
+                    used.insert(prefix.network(), (*prefix, name));
+                }
+                // Two prefixes of one Node.
+                Some((_, node)) if node == name => {}
+                Some((taken, node)) => problems.push(Problem::Overlap {
+                    node: node.to_owned(),
+                    prefix: taken,
+                    loser: name.to_owned(),
+                    lost: *prefix,
+                }),
             }
-        }));
-        around.push((prefix, age));
+        }
     }
 }

@@ -143,14 +143,37 @@ fn the_newer_of_two_nodes_with_one_pod_cidr_is_last_and_the_other_is_reported() 
 #[test]
 fn a_prefix_inside_that_of_another_node_is_reported() {
     let mut list = two();
-    list.insert("wide".into(), node(3, &["10.1.0.0/16"], &["192.0.2.3"]));
+    list.insert("c".into(), node(3, &["10.9.0.0/24"], &["192.0.2.3"]));
+    list.insert("wide".into(), node(4, &["10.1.0.0/16"], &["192.0.2.4"]));
     assert_eq!(
-        reports(&list, "b"),
+        reports(&list, "c"),
         [
+            "10.1.2.0/24 of node b overlaps 10.1.0.0/16 of node wide, which has it",
             "10.1.1.0/24 of node a overlaps 10.1.0.0/16 of node wide, which has it",
-            "10.1.0.0/16 of node wide overlaps 10.1.2.0/24 of node b, which has it",
         ]
     );
+    // The wide one is not used where the node itself has a part of it, so node a has its own.
+    assert_eq!(
+        reports(&list, "b"),
+        ["10.1.0.0/16 of node wide overlaps 10.1.2.0/24 of node b, which has it"]
+    );
+}
+
+#[test]
+fn a_prefix_of_many_nodes_is_reported_once_for_each_node_without_it() {
+    let mut list = two();
+    for number in 0..3_000 {
+        let facts = node(3 + number, &["10.1.8.0/24"], &["192.0.2.7"]);
+        list.insert(format!("node-{number}").into(), facts);
+    }
+    let reports = reports(&list, "a");
+    assert_eq!(reports.len(), 2_999);
+    for report in reports {
+        assert!(
+            report.ends_with("of node node-2999, which has it"),
+            "{report}"
+        );
+    }
 }
 
 #[test]
@@ -195,21 +218,20 @@ fn any_nodes() -> impl Strategy<Value = Nodes> {
     prop::collection::btree_map(name, any_facts(), 1..6)
 }
 
-/// Returns the pairs of Nodes with overlapping prefixes, by comparing all.
-fn overlapping(nodes: &Nodes) -> BTreeSet<(String, String)> {
-    let mut found = BTreeSet::new();
-    for (name, facts) in nodes {
-        for (other, others) in nodes.range::<str, _>((
-            std::ops::Bound::Excluded(name.as_ref()),
-            std::ops::Bound::Unbounded,
-        )) {
-            let clashes = |cidr: &Cidr| others.pod_cidrs.iter().any(|it| it.overlaps(cidr));
-            if facts.pod_cidrs.iter().any(clashes) {
-                found.insert((name.to_string(), other.to_string()));
+/// Nodes whose own prefixes are disjoint.
+fn any_nodes_of_disjoint_prefixes() -> impl Strategy<Value = Nodes> {
+    any_nodes().prop_map(|mut nodes| {
+        for facts in nodes.values_mut() {
+            let mut disjoint: Vec<Cidr> = Vec::new();
+            for cidr in &facts.pod_cidrs {
+                if !disjoint.iter().any(|one| one.overlaps(cidr)) {
+                    disjoint.push(*cidr);
+                }
             }
+            facts.pod_cidrs = disjoint.into();
         }
-    }
-    found
+        nodes
+    })
 }
 
 proptest! {
@@ -230,23 +252,33 @@ proptest! {
         prop_assert!(ages.is_sorted(), "{:?}", ages);
     }
 
-    /// Overlaps are reported for exactly the pairs that have one, and only the own node wins over
-    /// a newer one.
+    /// Each prefix is reported once, and without the reported ones no two Nodes overlap. Winners
+    /// are newer, or the node itself, and have what they win.
     #[test]
-    fn overlaps_are_reported_for_exactly_the_nodes_that_have_one(nodes in any_nodes()) {
+    fn overlaps_are_reported_once_for_each_prefix_that_is_not_used(
+        nodes in any_nodes_of_disjoint_prefixes(),
+    ) {
         let own = nodes.keys().next().unwrap().clone();
         let desired = plan(&nodes, &own).unwrap();
-        let mut pairs = BTreeSet::new();
+        let mut used: BTreeSet<(&str, Cidr)> = nodes
+            .iter()
+            .flat_map(|(name, facts)| facts.pod_cidrs.iter().map(|cidr| (name.as_ref(), *cidr)))
+            .collect();
         for problem in &desired.problems {
-            let Problem::Overlap { node, loser, .. } = problem else { continue };
-            prop_assert_ne!(node, loser);
+            let Problem::Overlap { loser, lost, .. } = problem else { continue };
+            prop_assert!(used.remove(&(loser.as_str(), *lost)), "{} twice", lost);
+        }
+        for problem in &desired.problems {
+            let Problem::Overlap { node, prefix, loser, lost } = problem else { continue };
+            prop_assert!(used.contains(&(node.as_str(), *prefix)) && prefix.overlaps(lost));
             let (winner, other) = (&nodes[node.as_str()], &nodes[loser.as_str()]);
             let is_newer = (winner.created, node) > (other.created, loser);
             prop_assert!(node.as_str() == &*own || (loser.as_str() != &*own && is_newer));
-            let (a, b) = (node.min(loser).clone(), node.max(loser).clone());
-            pairs.insert((a, b));
         }
-        prop_assert_eq!(pairs, overlapping(&nodes));
+        for (node, prefix) in &used {
+            let mut others = used.iter().filter(|(other, _)| other != node);
+            prop_assert!(!others.any(|(_, other)| other.overlaps(prefix)), "{}", prefix);
+        }
     }
 
     /// Without the own Node there is no plan.
