@@ -7,6 +7,7 @@ pub(crate) mod bandwidth;
 pub(crate) mod bridge_keys;
 pub(crate) mod dns;
 pub(crate) mod ipam;
+pub(crate) mod limits;
 pub(crate) mod ranges;
 pub(crate) mod static_ipam;
 pub(crate) mod tuning;

@@ -113,6 +113,20 @@ impl<'a> Object<'a> {
             .map_or_else(|| Ok(Vec::new()), |node| node.list())
     }
 
+    /// Returns the elements of a list as [`Self::list`] does. Fails with code 7 if there are more
+    /// than `most`.
+    pub(crate) fn list_up_to(&self, key: &str, most: usize) -> Result<Vec<Node<'a>>, Error> {
+        let list = self.list(key)?;
+        if list.len() > most {
+            let why = format_args!("{} entries, more than {most}", list.len());
+            return Err(Error::invalid_config(format!(
+                "{}: {why}",
+                self.path_of(key)
+            )));
+        }
+        Ok(list)
+    }
+
     /// Returns the strings of a list.
     pub(crate) fn texts(&self, key: &str) -> Result<Vec<String>, Error> {
         self.list(key)?

@@ -15,6 +15,7 @@ use model::{InterfaceAddress, Mac, PodName, PortMapping, RangeSet};
 
 use crate::Error;
 use crate::config::bandwidth::{self, RequestedLimits};
+use crate::config::limits;
 use crate::config::ranges::{range_set, single_range};
 use crate::json::Object;
 use crate::runtime::args::Args;
@@ -104,7 +105,7 @@ impl RuntimeArgs {
 
 fn addresses(source: &Object<'_>) -> Result<Vec<RequestedAddress>, Error> {
     source
-        .list("ips")?
+        .list_up_to("ips", limits::ADDRESSES)?
         .into_iter()
         .map(|node| parse_requested_address(node.text()?).map_err(|why| node.invalid(why)))
         .collect()
@@ -113,7 +114,7 @@ fn addresses(source: &Object<'_>) -> Result<Vec<RequestedAddress>, Error> {
 /// Parses `ipRanges`: a list of lists, as in the specification, or a flat list, as go-cni sends it
 /// (behaviour B0.1).
 fn ranges(runtime: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
-    runtime
+    let sets = runtime
         .list("ipRanges")?
         .into_iter()
         .map(|node| {
@@ -123,7 +124,9 @@ fn ranges(runtime: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
                 single_range(&node)
             }
         })
-        .collect()
+        .collect::<Result<Vec<_>, _>>()?;
+    limits::check_ranges(&sets, &runtime.path_of("ipRanges"))?;
+    Ok(sets)
 }
 
 fn port_mappings(runtime: &Object<'_>) -> Result<Vec<PortMapping>, Error> {

@@ -39,12 +39,12 @@ pub fn choose(
         });
     }
     let gateways: BTreeSet<IpAddr> = network.gateways().iter().map(|g| g.address).collect();
-    let mut left: Vec<IpAddr> = Vec::new();
-    for address in requested.iter().map(IpAddr::to_canonical) {
-        if !left.contains(&address) {
-            left.push(address);
-        }
-    }
+    let mut seen = BTreeSet::new();
+    let mut left: Vec<IpAddr> = requested
+        .iter()
+        .map(IpAddr::to_canonical)
+        .filter(|address| seen.insert(*address))
+        .collect();
     let mut chosen = Vec::new();
     for (index, set) in network.ranges.iter().enumerate() {
         let pool = Pool {

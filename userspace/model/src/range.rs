@@ -1,5 +1,6 @@
 //! Address ranges and range sets, by the rules of host-local's configuration.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{Cidr, InterfaceAddress};
@@ -172,11 +173,18 @@ impl RangeSet {
         {
             return Err(RangeError::MixedFamilies);
         }
+        // Earlier ranges, by their first addresses. They are disjoint, so if the last one that
+        // begins before the end of a range does not overlap it, none does.
+        let mut earlier: BTreeMap<IpAddr, &Range> = BTreeMap::new();
         for (index, range) in ranges.iter().enumerate() {
-            let clash = ranges[..index].iter().find(|other| overlap(other, range));
+            let nearest = earlier.range(..=range.last).next_back();
+            let clash = nearest
+                .filter(|(_, other)| overlap(other, range))
+                .and_then(|_| ranges[..index].iter().find(|other| overlap(other, range)));
             if let Some(other) = clash {
                 return Err(RangeError::Overlap(range.subnet, other.subnet));
             }
+            earlier.insert(range.first, range);
         }
         Ok(Self(ranges))
     }
@@ -253,5 +261,29 @@ mod tests {
         assert!(matches!(overlapping, Err(RangeError::Overlap(..))));
         let mixed = RangeSet::new(vec![range("10.1.0.0/16"), range("fd00::/64")]);
         assert_eq!(mixed, Err(RangeError::MixedFamilies));
+    }
+
+    #[test]
+    fn an_overlap_in_a_set_is_reported_with_the_first_range_that_overlaps() {
+        let subnets = ["10.3.0.0/16", "10.1.0.0/16", "10.0.0.0/8", "10.2.0.0/16"];
+        let overlapping = RangeSet::new(subnets.map(range).to_vec());
+        let [first, _, third, _] = subnets.map(|subnet| subnet.parse().unwrap());
+        assert_eq!(overlapping, Err(RangeError::Overlap(third, first)));
+    }
+
+    #[test]
+    fn a_set_of_many_disjoint_ranges_is_accepted_in_any_order() {
+        let subnet = "10.0.0.0/8".parse().unwrap();
+        let single = |number: u32| {
+            let address = IpAddr::from(Ipv4Addr::from_bits(0x0a00_0002 + number));
+            Range::new(subnet, Some(address), Some(address), None).unwrap()
+        };
+        let mut ranges: Vec<Range> = (0..10_000)
+            .map(|number| single(number * 7919 % 10_007))
+            .collect();
+        assert_eq!(RangeSet::new(ranges.clone()).unwrap().ranges(), ranges);
+        ranges.push(single(7919));
+        let twice = RangeSet::new(ranges);
+        assert_eq!(twice, Err(RangeError::Overlap(subnet, subnet)));
     }
 }

@@ -172,25 +172,20 @@ fn usable(mac: Mac) -> Result<Mac, Refusal> {
 /// left out, because no next hop is reachable. Of two routes that are the same to the kernel the
 /// first wins, as with the bridge plugin.
 fn routes(wanted: &[Route], addresses: &[Assigned]) -> Vec<Route> {
-    let mut routes: Vec<Route> = Vec::new();
-    for route in wanted {
-        let mut families = addresses.iter().map(|own| own.address.address.is_ipv4());
-        if !families.any(|ipv4| ipv4 == route.destination.is_ipv4()) {
-            continue;
-        }
-        let route = resolved(route, addresses);
-        let identity = |route: &Route| {
+    let families: BTreeSet<bool> = addresses
+        .iter()
+        .map(|own| own.address.address.is_ipv4())
+        .collect();
+    let mut seen = BTreeSet::new();
+    wanted
+        .iter()
+        .filter(|route| families.contains(&route.destination.is_ipv4()))
+        .map(|route| resolved(route, addresses))
+        .filter(|route| {
             let options = route.options;
-            (route.destination, options.table, options.priority)
-        };
-        if !routes
-            .iter()
-            .any(|other| identity(other) == identity(&route))
-        {
-            routes.push(route);
-        }
-    }
-    routes
+            seen.insert((route.destination, options.table, options.priority))
+        })
+        .collect()
 }
 
 /// Returns the route with the gateway of its family, unless its scope is link or narrower.

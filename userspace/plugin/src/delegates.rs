@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use cni::{Command, Delegate, DelegateNetwork, Environment, Error, FileKind, Header, NetworkList};
 use invoke::{Invoker, RuntimeConf, Timeouts, find_network};
+use ipam::small_files::{self, MAX_BYTES};
 use model::IfName;
 use serde_json::{Map, Value, json};
 
@@ -27,23 +28,25 @@ pub(crate) fn execute_with_delegates(
     config: &str,
     own: impl Fn(Command) -> Result<String, Error>,
 ) -> Result<String, Error> {
-    let found = Delegates::of(environment, header, config)?;
+    let found = Delegates::of(environment, header, config);
+    if environment.command == Command::Del {
+        // The pod's own network is removed also if the saved file cannot be loaded.
+        let deleted = found.and_then(|found| found.del());
+        let result = own(Command::Del)?;
+        return deleted.map(|()| result);
+    }
+    let found = found?;
     match environment.command {
         Command::Add if !found.networks.is_empty() => {
             found.refuse_existing_interfaces(environment, header)?;
             let result = own(Command::Add)?;
-            if let Err(error) = found.add() {
+            if let Err(error) = found.add(environment) {
                 // The delegates are undone already, in reverse order of attachment; our own network
                 // is the last. The delegate's error is returned, not the DEL's.
                 let _undone = own(Command::Del);
                 return Err(error);
             }
             Ok(result)
-        }
-        Command::Del => {
-            let delegates = found.del();
-            let result = own(Command::Del)?;
-            delegates.map(|()| result)
         }
         Command::Check => {
             let result = own(Command::Check)?;
@@ -56,7 +59,7 @@ pub(crate) fn execute_with_delegates(
             each.try_for_each(|(list, _)| found.invoker.status(list))?;
             own(Command::Status)
         }
-        Command::Add | Command::Gc | Command::Version => own(environment.command),
+        Command::Add | Command::Del | Command::Gc | Command::Version => own(environment.command),
     }
 }
 
@@ -106,8 +109,8 @@ impl Delegates {
         Ok(found)
     }
 
-    fn add(&self) -> Result<(), Error> {
-        self.save()?;
+    fn add(&self, environment: &Environment) -> Result<(), Error> {
+        self.save(environment)?;
         for (index, (list, attachment)) in self.networks.iter().enumerate() {
             if let Err(error) = self.invoker.add(list, attachment) {
                 let undone = self.networks[..index]
@@ -167,7 +170,34 @@ impl Delegates {
         Ok(())
     }
 
-    fn save(&self) -> Result<(), Error> {
+    /// Writes the file. Fails with code 7, and writes nothing, if [`Self::load`] could not load it:
+    /// then no DEL would find the delegates.
+    fn save(&self, environment: &Environment) -> Result<(), Error> {
+        let text = self.to_json();
+        self.check_loads(environment, &text)?;
+        let folder = self.saved.parent().unwrap_or(Path::new("/"));
+        let make = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        let draft = self.saved.with_extension("draft");
+        make.and_then(|()| fs::write(&draft, text))
+            .and_then(|()| fs::rename(&draft, &self.saved))
+            .map_err(|error| self.failed("write", error.kind()))
+    }
+
+    fn check_loads(&self, environment: &Environment, text: &str) -> Result<(), Error> {
+        let refuse = |why: String| {
+            Error::invalid_config(format!(
+                "delegates: their configurations cannot be saved for a DEL: {why}"
+            ))
+        };
+        if text.len() as u64 > MAX_BYTES {
+            let length = text.len();
+            return Err(refuse(format!("{length} bytes, more than {MAX_BYTES}")));
+        }
+        let parsed = self.parse(environment, text);
+        parsed.map(drop).map_err(|error| refuse(error.msg))
+    }
+
+    fn to_json(&self) -> String {
         let entries: Vec<Value> = self
             .networks
             .iter()
@@ -180,18 +210,22 @@ impl Delegates {
                 })
             })
             .collect();
-        let folder = self.saved.parent().unwrap_or(Path::new("/"));
-        let make = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        let draft = self.saved.with_extension("draft");
-        make.and_then(|()| fs::write(&draft, Value::Array(entries).to_string()))
-            .and_then(|()| fs::rename(&draft, &self.saved))
-            .map_err(|error| self.failed("write", error.kind()))
+        Value::Array(entries).to_string()
     }
 
     fn load(&self, environment: &Environment) -> Result<Vec<(NetworkList, RuntimeConf)>, Error> {
-        let text = ipam::small_files::read(&self.saved)
-            .map_err(|error| self.failed("read", error.kind()))?;
-        let entries: Vec<Value> = serde_json::from_str(&text)
+        let text =
+            small_files::read(&self.saved).map_err(|error| self.failed("read", error.kind()))?;
+        self.parse(environment, &text)
+    }
+
+    /// Parses the text of a saved file.
+    fn parse(
+        &self,
+        environment: &Environment,
+        text: &str,
+    ) -> Result<Vec<(NetworkList, RuntimeConf)>, Error> {
+        let entries: Vec<Value> = serde_json::from_str(text)
             .map_err(|error| Error::decode(format!("{}: {error}", self.saved.display())))?;
         let loaded = entries.iter().map(|entry| {
             let config = entry["config"].as_str().unwrap_or_default();
@@ -293,3 +327,6 @@ fn attachment(
         capabilities,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,7 +51,7 @@ const BUILD: BuildFacts = BuildFacts {
 const MAX_CONFIG: u64 = 1 << 20;
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args();
+    let mut arguments = arguments();
     let plugin = Plugin::of_program(&arguments.next().unwrap_or_default());
     let call = arguments.next().as_deref().and_then(netavark::Call::parse);
     if let Some(call) = call.filter(|_| plugin == Plugin::Viaduct) {
@@ -84,6 +84,12 @@ fn main() -> ExitCode {
             )
         }
     }
+}
+
+/// Returns the arguments of the process, the program's name first. Bytes that are not UTF-8 are
+/// replaced: `std::env::args` would panic, without a CNI error.
+fn arguments() -> impl Iterator<Item = String> {
+    std::env::args_os().map(|argument| argument.to_string_lossy().into_owned())
 }
 
 /// Reads standard input.
@@ -149,7 +155,7 @@ fn execute(plugin: Plugin, environment: &Environment, config: &str) -> Result<St
 )]
 fn print_about(plugin: Plugin) -> ExitCode {
     let about = plugin.about(BUILD.version, &BUILD.details());
-    let argument = std::env::args().nth(1);
+    let argument = arguments().nth(1);
     if plugin == Plugin::Viaduct && matches!(argument.as_deref(), Some("--version" | "-V")) {
         return print(&format!("{about}\n"));
     }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -159,7 +160,7 @@ fn the_version_option_prints_the_build_on_stdout_unless_executed_by_another_name
 
 /// Executes the plugin with netavark's arguments, beside CNI's variables, and `input` on standard
 /// input.
-fn run_netavark(arguments: &[&str], input: &Value) -> Output {
+fn run_netavark<A: AsRef<OsStr>>(arguments: &[A], input: &Value) -> Output {
     #[expect(
         clippy::disallowed_methods,
         reason = "a plugin is executed, so its test executes it"
@@ -241,6 +242,19 @@ fn an_error_of_a_call_of_netavark_is_in_its_json() {
     assert!(error.contains("no agent listens"), "{error}");
     let error = refused(&["setup", "/proc/self/ns/net"], &container(&socket));
     assert!(error.contains("netns"), "{error}");
+}
+
+#[test]
+fn arguments_that_are_not_utf8_are_passed_over_or_refused_in_json() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let wrong = OsStr::from_bytes(b"/run/netns/\xff");
+    let version = run_netavark(&[wrong], &json!({}));
+    let version: Value = serde_json::from_slice(&version.stdout).unwrap();
+    assert_eq!(version["cniVersion"], "1.1.0");
+    let setup = run_netavark(&[OsStr::new("setup"), wrong], &container(&socket("utf8")));
+    let error: Value = serde_json::from_slice(&setup.stdout).unwrap();
+    assert!(error["error"].is_string(), "{error}");
 }
 
 /// behaviour S4

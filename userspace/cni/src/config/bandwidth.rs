@@ -176,8 +176,11 @@ fn non_negative(source: &Object<'_>, key: &str) -> Result<u64, Error> {
     let Some(node) = source.get(key) else {
         return Ok(0);
     };
+    if let Some(number) = node.value().as_u64() {
+        return Ok(number);
+    }
     let number = node.number()?;
-    u64::try_from(number).map_err(|_| node.invalid(format_args!("{number} is negative")))
+    Err(node.invalid(format_args!("{number} is negative")))
 }
 
 /// Parses the limits of the pod's annotations.

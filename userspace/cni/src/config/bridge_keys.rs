@@ -12,7 +12,7 @@ use model::{
 
 use crate::Error;
 use crate::config::agreement::check_matches;
-use crate::config::bandwidth;
+use crate::config::{bandwidth, limits};
 use crate::json::{Node, Object};
 use crate::values::ingress_policy;
 
@@ -217,23 +217,33 @@ fn access(config: &Object<'_>) -> Result<Option<VlanId>, Error> {
 }
 
 fn trunk(config: &Object<'_>) -> Result<BTreeSet<VlanId>, Error> {
-    let mut vlans = BTreeSet::new();
-    for node in config.list("vlanTrunk")? {
-        vlans.extend(trunk_entry(&node)?);
+    // One flag for each ID, so that many wide ranges take little time.
+    let mut flags = [false; 1 << 12];
+    for node in config.list_up_to("vlanTrunk", limits::TRUNK_ENTRIES)? {
+        for [min, max] in trunk_entry(&node)?.into_iter().flatten() {
+            let range = usize::from(min.get())..=usize::from(max.get());
+            if let Some(flags) = flags.get_mut(range) {
+                flags.fill(true);
+            }
+        }
     }
-    Ok(vlans)
+    let numbers = (0..).zip(flags).filter(|(_, is_in_trunk)| *is_in_trunk);
+    Ok(numbers
+        .filter_map(|(number, _)| VlanId::new(number))
+        .collect())
 }
 
-/// Parses `{"id": 5}`, `{"minID": 10, "maxID": 20}`, or an entry with both.
-fn trunk_entry(node: &Node<'_>) -> Result<BTreeSet<VlanId>, Error> {
+/// Parses `{"id": 5}`, `{"minID": 10, "maxID": 20}`, or an entry with both. Returns the first and
+/// last VLAN of each.
+fn trunk_entry(node: &Node<'_>) -> Result<[Option<[VlanId; 2]>; 2], Error> {
     let entry = node.object()?;
     let ends = [member(&entry, "minID")?, member(&entry, "maxID")?];
-    let mut vlans: BTreeSet<VlanId> = match ends {
+    let range = match ends {
         [Some(min), Some(max)] if min > max => {
             return Err(node.invalid("minID is greater than maxID in trunk parameter"));
         }
-        [Some(min), Some(max)] => (min.get()..=max.get()).filter_map(VlanId::new).collect(),
-        [None, None] => BTreeSet::new(),
+        [Some(min), Some(max)] => Some([min, max]),
+        [None, None] => None,
         [min, _] => {
             let missing = if min.is_none() { "minID" } else { "maxID" };
             return Err(node.invalid(format_args!(
@@ -241,8 +251,8 @@ fn trunk_entry(node: &Node<'_>) -> Result<BTreeSet<VlanId>, Error> {
             )));
         }
     };
-    vlans.extend(member(&entry, "id")?);
-    Ok(vlans)
+    let single = member(&entry, "id")?.map(|id| [id; 2]);
+    Ok([range, single])
 }
 
 fn member(entry: &Object<'_>, key: &str) -> Result<Option<VlanId>, Error> {

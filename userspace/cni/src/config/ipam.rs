@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use model::{RangeSet, Route};
 
+use crate::config::limits;
 use crate::config::ranges::{range, range_set, route, set};
 use crate::config::static_ipam::{self, StaticAddress};
 use crate::json::Object;
@@ -51,7 +52,7 @@ impl Ipam {
             return Ok(Self { source, ..empty });
         }
         let routes = || -> Result<Vec<Route>, Error> {
-            let routes = ipam.list("routes")?;
+            let routes = ipam.list_up_to("routes", limits::ROUTES)?;
             routes.iter().map(route).collect()
         };
         match ipam.text("type")? {
@@ -86,5 +87,6 @@ fn ranges(ipam: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
     for node in ipam.list("ranges")? {
         ranges.push(range_set(&node)?);
     }
+    limits::check_ranges(&ranges, &ipam.path_of("ranges"))?;
     Ok(ranges)
 }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use model::{InterfaceAddress, Range, RangeSet};
 
+use crate::config::limits;
 use crate::json::{Node, Object};
 use crate::{Error, RuntimeArgs};
 
@@ -20,7 +21,7 @@ pub struct StaticAddress {
 }
 
 pub(crate) fn addresses(ipam: &Object<'_>) -> Result<Vec<StaticAddress>, Error> {
-    ipam.list("addresses")?
+    ipam.list_up_to("addresses", limits::ADDRESSES)?
         .into_iter()
         .map(|node| address(&node))
         .collect()

@@ -93,6 +93,19 @@ impl PluginResult {
             if let Some(gateway) = route.gateway {
                 entry["gw"] = json!(gateway.to_string());
             }
+            let options = &route.options;
+            let members = [
+                ("mtu", options.mtu),
+                ("advmss", options.advmss),
+                ("priority", options.priority),
+                ("table", options.table),
+                ("scope", options.scope.map(u32::from)),
+            ];
+            for (name, value) in members {
+                if let Some(value) = value {
+                    entry[name] = json!(value);
+                }
+            }
             entry
         });
         let ips: Vec<_> = ips.collect();

@@ -5,6 +5,7 @@
 
 use model::Route;
 
+use crate::config::limits;
 use crate::config::ranges::route;
 use crate::json::{self, Object};
 use crate::{Dns, Error, PluginResult, StaticAddress, Version};
@@ -46,7 +47,8 @@ impl ForeignLease {
         }
         let newest = json::parse(&result.to_json(Version::NEWEST)?)?;
         let newest = Object::root(&newest);
-        let routes = newest.list("routes")?;
+        newest.list_up_to("ips", limits::ADDRESSES)?;
+        let routes = newest.list_up_to("routes", limits::ROUTES)?;
         Ok(Self {
             addresses,
             routes: routes.iter().map(route).collect::<Result<_, _>>()?,

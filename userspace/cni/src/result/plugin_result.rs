@@ -5,6 +5,7 @@
 //! version. Keys that the protocol does not define are kept, and so is the order of all lists,
 //! because addresses refer to interfaces by index (behaviour S9).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::{IfName, InterfaceAddress, Mac};
@@ -189,7 +190,7 @@ impl PluginResult {
     }
 
     /// Returns the addresses of a pod's interface: those that refer to it by index, and those that
-    /// refer to no interface (behaviour R13).
+    /// refer to no interface of the result (behaviour R13).
     pub fn addresses_of(&self, ifname: &IfName) -> Result<Vec<ResultAddress>, Error> {
         let interfaces = self.interfaces();
         let is_of = |address: &ResultAddress| {
@@ -197,7 +198,7 @@ impl PluginResult {
                 return true;
             };
             let found = interfaces.get(place);
-            found.is_some_and(|it| it.name == ifname.as_str() && !it.sandbox.is_empty())
+            found.is_none_or(|it| it.name == ifname.as_str() && !it.sandbox.is_empty())
         };
         Ok(self.addresses()?.into_iter().filter(is_of).collect())
     }
@@ -226,16 +227,16 @@ impl PluginResult {
     /// interface of the pod that has an address (behaviour C11).
     #[must_use]
     pub fn with_earlier(mut self, earlier: &Self) -> Self {
-        let own = list(&self.0, "interfaces").len();
-        let interfaces = earlier.interfaces();
-        let is_kept = |place: usize| interfaces.get(place).is_some_and(|it| it.name != "lo");
+        let mut next = list(&self.0, "interfaces").len();
+        // The new index of each earlier interface; `None` for the loopback interface.
         let mut places = Vec::new();
-        for (place, interface) in list(&earlier.0, "interfaces").iter().enumerate() {
-            places.push(own + places_kept(&places));
-            if is_kept(place) {
+        for interface in list(&earlier.0, "interfaces") {
+            if interface["name"] == "lo" {
+                places.push(None);
+            } else {
+                places.push(Some(next));
+                next += 1;
                 push(&mut self.0, "interfaces", interface.clone());
-            } else if let Some(last) = places.last_mut() {
-                *last = usize::MAX;
             }
         }
         for ip in list(&earlier.0, "ips") {
@@ -243,15 +244,18 @@ impl PluginResult {
             let place = ip["interface"]
                 .as_u64()
                 .and_then(|at| usize::try_from(at).ok());
-            match place.map(|place| places.get(place).copied()) {
-                Some(None | Some(usize::MAX)) => continue,
+            match place.map(|place| places.get(place).copied().flatten()) {
+                Some(None) => continue,
                 Some(Some(place)) => ip["interface"] = json!(place),
                 None => {}
             }
             push(&mut self.0, "ips", ip);
         }
+        // A set of texts: a list of routes may be as long as a request.
+        let own = list(&self.0, "routes").iter();
+        let mut routes: BTreeSet<String> = own.map(Value::to_string).collect();
         for route in list(&earlier.0, "routes") {
-            if !list(&self.0, "routes").contains(route) {
+            if routes.insert(route.to_string()) {
                 push(&mut self.0, "routes", route.clone());
             }
         }
@@ -262,10 +266,6 @@ impl PluginResult {
         }
         self
     }
-}
-
-fn places_kept(places: &[usize]) -> usize {
-    places.iter().filter(|place| **place != usize::MAX).count()
 }
 
 fn address(ip: &Value) -> Result<ResultAddress, Error> {

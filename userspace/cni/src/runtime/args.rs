@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use model::{Mac, PodName};
 
 use crate::Error;
+use crate::config::limits;
 use crate::values::{RequestedAddress, parse_address, parse_mac, parse_requested_address};
 
 /// The arguments that Viaduct evaluates.
@@ -38,8 +39,8 @@ impl Args {
             };
             match key {
                 "IgnoreUnknown" => ignore_unknown = flag(value)?,
-                "IP" => args.addresses = list(value, parse_requested_address)?,
-                "GATEWAY" => args.gateways = list(value, parse_address)?,
+                "IP" => args.addresses = list(key, value, parse_requested_address)?,
+                "GATEWAY" => args.gateways = list(key, value, parse_address)?,
                 "MAC" if value.is_empty() => {}
                 "MAC" => args.mac = Some(parse_mac(value).map_err(error)?),
                 "K8S_POD_NAMESPACE" => pod.0 = Some(value),
@@ -82,13 +83,22 @@ fn pod_name(namespace: Option<&str>, name: Option<&str>) -> Option<PodName> {
     })
 }
 
-fn list<T>(value: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, Error> {
-    value
+fn list<T>(
+    key: &str,
+    value: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, Error> {
+    let parts: Vec<&str> = value
         .split(',')
         .map(str::trim)
         .filter(|part| !part.is_empty())
-        .map(|part| parse(part).map_err(error))
-        .collect()
+        .collect();
+    let (number, most) = (parts.len(), limits::ADDRESSES);
+    if number > most {
+        return Err(error(format!("{key}: {number} entries, more than {most}")));
+    }
+    let parsed = parts.into_iter().map(parse);
+    parsed.collect::<Result<_, _>>().map_err(error)
 }
 
 fn flag(value: &str) -> Result<bool, Error> {

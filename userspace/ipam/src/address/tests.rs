@@ -143,6 +143,17 @@ fn requested_addresses_come_from_the_range_sets_that_contain_them() {
 
 /// behaviour R9.
 #[test]
+fn requested_addresses_are_counted_once_and_keep_their_order() {
+    let requested: Vec<IpAddr> = (0..20_000)
+        .map(|number| Ipv4Addr::from_bits(0xac10_0000 + number % 10_000).into())
+        .collect();
+    let refusal = choose(&network(), &Leases::default(), &requested, &key("new")).unwrap_err();
+    let addresses = requested[..10_000].to_vec();
+    assert_eq!(refusal, AddressRefusal::RequestsLeft { addresses });
+}
+
+/// behaviour R9.
+#[test]
 fn a_requested_address_that_is_taken_is_refused() {
     let error = pick(&network(), &taken(&["10.1.0.77"]), &["10.1.0.77"]).unwrap_err();
     assert_eq!(

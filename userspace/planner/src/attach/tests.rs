@@ -1,5 +1,7 @@
 //! Tests of ADD plans and refusals.
 
+use std::net::Ipv4Addr;
+
 use insta::assert_snapshot;
 use model::{HairpinMode, Mac, PodName, Route, RouteOptions, State};
 use steps::LinkKind;
@@ -216,6 +218,23 @@ fn of_two_equal_routes_the_first_wins() {
     request.network.default_route = false;
     request.network.routes = vec![route(Some("10.1.0.9")), route(None)];
     assert_eq!(attachment(&request).routes, [route(Some("10.1.0.9"))]);
+}
+
+#[test]
+fn many_routes_keep_their_order_without_duplicates() {
+    let route = |number: u32| {
+        let destination = Ipv4Addr::from_bits(0xac10_0000 + number % 10_000);
+        Route {
+            destination: model::Cidr::containing(destination.into(), 32).unwrap(),
+            gateway: Some(parse("10.1.0.9")),
+            options: RouteOptions::default(),
+        }
+    };
+    let mut request = intent("c1");
+    request.network.default_route = false;
+    request.network.routes = (0..20_000).rev().map(route).collect();
+    let expected = &request.network.routes[..10_000];
+    assert_eq!(attachment(&request).routes, expected);
 }
 
 #[test]

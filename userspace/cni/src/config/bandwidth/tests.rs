@@ -142,7 +142,7 @@ fn limits_are_read_from_the_configuration_the_runtime_and_the_annotations() {
 /// enforced as the largest one.
 #[test]
 fn rates_of_the_bandwidth_plugins_keys_have_no_bounds() {
-    for (rate, enforced) in [(1_u64, 1), (800, 800), (MOST, MOST), (u64::MAX >> 1, MOST)] {
+    for (rate, enforced) in [(1_u64, 1), (800, 800), (MOST, MOST), (u64::MAX, MOST)] {
         let limits = json!({"ingressRate": rate, "ingressBurst": 200});
         let expected = Ok([Some((enforced, Some(200))), None]);
         let runtime = with("runtimeConfig", json!({"bandwidth": limits}));

@@ -170,6 +170,21 @@ proptest! {
     }
 }
 
+/// As the reference `portmap` decides (behaviour R13).
+#[test]
+fn an_address_that_refers_to_no_interface_of_the_result_is_the_pods() {
+    let result = |interface| {
+        let result = json!({
+            "cniVersion": "0.4.0",
+            "interfaces": [{ "name": "veth1" }, { "name": "eth0", "sandbox": "/run/netns/a" }],
+            "ips": [{ "version": "4", "interface": interface, "address": "10.1.0.2/24" }],
+        });
+        let result = PluginResult::parse(&result.to_string()).unwrap();
+        result.addresses_of(&"eth0".parse().unwrap()).unwrap().len()
+    };
+    assert_eq!([result(0), result(1), result(2)], [0, 1, 1]);
+}
+
 /// Malformed entries of an earlier plugin's result must not make the parser fail.
 #[test]
 fn invalid_addresses_of_a_plugin_result_are_skipped() {
@@ -188,4 +203,38 @@ fn invalid_addresses_of_a_plugin_result_are_skipped() {
             );
         }
     }
+}
+
+/// A result may be as long as a request: the time is linear in its length.
+#[test]
+fn a_long_earlier_result_is_appended_with_each_route_once() {
+    let interface = |at: usize| match at % 2 {
+        0 => json!({ "name": "lo" }),
+        _ => json!({ "name": format!("net{at}") }),
+    };
+    let interfaces: Vec<Value> = (0..20_000).map(interface).collect();
+    let dst = |at: usize| format!("10.{}.{}.0/24", at / 256, at % 256);
+    let routes: Vec<Value> = (0..20_000)
+        .map(|at| json!({ "dst": dst(at % 10_000) }))
+        .collect();
+    let earlier = json!({
+        "cniVersion": "1.0.0", "interfaces": interfaces, "routes": routes,
+        "ips": [
+            { "interface": 19_998, "address": "127.0.0.1/8" },
+            { "interface": 19_999, "address": "10.9.0.2/24" },
+            { "interface": 20_000, "address": "10.9.0.3/24" },
+        ],
+    });
+    let own = json!({
+        "cniVersion": "1.0.0", "interfaces": [{ "name": "eth0" }], "routes": [{ "dst": dst(7) }],
+    });
+    let parse = |result: &Value| PluginResult::parse(&result.to_string()).unwrap();
+    let merged = parse(&own).with_earlier(&parse(&earlier));
+    assert_eq!(merged.interfaces().len(), 10_001);
+    let addresses = merged.addresses().unwrap();
+    let places: Vec<_> = addresses.iter().map(|own| own.interface).collect();
+    assert_eq!(places, [Some(10_000)]);
+    let routes = list(&merged.0, "routes");
+    assert_eq!(routes.len(), 10_000);
+    assert_eq!(routes[..3], [7, 0, 1].map(|at| json!({ "dst": dst(at) })));
 }
