@@ -316,6 +316,27 @@ fn a_limit_below_1_kbit_is_accepted_after_the_reference_ptp() -> Result<()> {
     Ok(())
 }
 
+/// Runtimes disable IPv6 in namespaces without a network of their own. The reference plugins enable
+/// it before the first IPv6 address, and keep addresses of an interface that is set down.
+#[test]
+fn a_namespace_with_ipv6_disabled_gets_its_ipv6_address_and_keeps_it() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let mut pod = sandbox.pod("quiet")?;
+    for scope in ["all", "default"] {
+        let words = format!("sysctl -w net.ipv6.conf.{scope}.disable_ipv6=1");
+        pod.machine.call(&words)?;
+    }
+    pod.add_with(Config::new("1.1.0"))?.success()?;
+    ping(&pod.machine, WORLD[1], 1)?;
+    pod.machine.call("ip link set eth0 down")?;
+    let shown = pod
+        .machine
+        .call("ip -6 address show dev eth0 scope global")?;
+    let address = pod.address(WORLD[1])?.to_string();
+    assert!(shown.contains(&address), "{address}: {shown}");
+    Ok(())
+}
+
 /// behaviour R13: the pod's side is that of the plugin that made it, which may not be done with it.
 #[test]
 fn a_chained_plugin_adopts_an_interface_that_is_still_down() -> Result<()> {

@@ -94,6 +94,9 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
         OpenNetns::open(netns).attempt(|| format!("open network namespace {}", netns.path))?;
     let mut netlink = open
         .run(|| {
+            if spec.addresses.iter().any(|own| own.address.is_ipv6()) {
+                enable_ipv6(ifname)?;
+            }
             if spec.detects_duplicates {
                 sysctl::write_if_present(&format!("net/ipv6/conf/{ifname}/accept_dad"), "1")?;
             }
@@ -127,6 +130,16 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
         tracing::warn!(%ifname, netns = %netns.path, %error, "a pod's address may not receive packets yet; continuing the ADD");
     }
     Ok(())
+}
+
+/// Enables IPv6 on loopback and the interface in the calling thread's namespace, where a runtime
+/// has disabled it, and keeps addresses while the interface is down: as the reference plugins do
+/// before an IPv6 address.
+fn enable_ipv6(ifname: &IfName) -> io::Result<()> {
+    for link in ["lo", ifname.as_str()] {
+        sysctl::write_if_present(&format!("net/ipv6/conf/{link}/disable_ipv6"), "0")?;
+    }
+    sysctl::write_if_present(&format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1")
 }
 
 /// Lets TCP of the calling thread's namespace send segments as large to distant peers as to near
