@@ -233,11 +233,13 @@ fn fix_header(packet: &mut [u8]) {
 }
 
 /// With a qdisc that supports departure times, a packet waits for the debt of the bucket, less a
-/// time that is too short for a timer.
+/// time that is too short for a timer. The debt is less than the five seconds that a packet may
+/// wait.
 #[test]
 fn a_packet_beyond_the_burst_gets_a_departure_time() -> Result<()> {
+    const RATE: u64 = 24_000;
     on_bench(|bench| {
-        let limited = Limit::new(SLOW, 40_000, 1);
+        let limited = Limit::new(RATE, 40_000, 1);
         limit(bench, Direction::Egress, &limited)?;
         use_up(bench, &limited)?;
         let packet = packet(0, 1_000);
