@@ -88,7 +88,34 @@ impl RuntimeArgs {
         Ok(requested)
     }
 
+    /// Parses what host-local has of the settings: addresses and ranges. The rest of the
+    /// configuration is for the plugin that calls it.
+    pub(crate) fn read_for_host_local(config: &Object<'_>, args: Args) -> Result<Self, Error> {
+        let mut requested = Self {
+            addresses: args.addresses,
+            ..Self::default()
+        };
+        if let Some(args) = config.object("args")?
+            && let Some(cni) = args.object("cni")?
+        {
+            requested.override_addresses(&cni)?;
+        }
+        if let Some(runtime) = config.object("runtimeConfig")? {
+            requested.override_addresses(&runtime)?;
+            requested.ranges = ranges(&runtime)?;
+        }
+        Ok(requested)
+    }
+
     fn override_with(&mut self, source: &Object<'_>) -> Result<(), Error> {
+        self.override_addresses(source)?;
+        if let Some(node) = source.get("mac") {
+            self.mac = Some(parse_mac(node.text()?).map_err(|why| node.invalid(why))?);
+        }
+        Ok(())
+    }
+
+    fn override_addresses(&mut self, source: &Object<'_>) -> Result<(), Error> {
         let addresses = addresses(source)?;
         self.addresses.retain(|own| {
             let mut families = addresses.iter().map(|own| own.address.is_ipv4());
@@ -96,10 +123,15 @@ impl RuntimeArgs {
         });
         self.replaces_addresses |= !addresses.is_empty();
         self.addresses.extend(addresses);
-        if let Some(node) = source.get("mac") {
-            self.mac = Some(parse_mac(node.text()?).map_err(|why| node.invalid(why))?);
-        }
         Ok(())
+    }
+}
+
+/// Parses the port mappings of a configuration's `runtimeConfig`, which are all that portmap has.
+pub(crate) fn published_ports(config: &Object<'_>) -> Result<Vec<PortMapping>, Error> {
+    match config.object("runtimeConfig")? {
+        Some(runtime) => port_mappings(&runtime),
+        None => Ok(Vec::new()),
     }
 }
 

@@ -21,8 +21,9 @@ use crate::request::check_version::check_version;
 use crate::request::environment::{Command, Environment, variable};
 use crate::request::gc::{self, ValidAttachment, valid_attachments};
 use crate::runtime::args::{Args, pod_of};
+use crate::runtime::published_ports;
 use crate::values::ingress_policy;
-use crate::{Error, Plugin, PluginResult, RuntimeArgs};
+use crate::{Error, Plugin, PluginResult};
 
 /// Default of tuning's `dataDir`.
 const DATA_DIR: &str = "/run/cni/tuning";
@@ -146,7 +147,7 @@ impl ChainedRequest {
         if self.plugin == Plugin::Firewall {
             self.admin_chain = Some(admin_chain(config)?);
         }
-        self.requested = plugin_request(self.plugin, config, args, text, &container.ifname)?;
+        self.requested = plugin_request(self.plugin, config, &args, text, &container.ifname)?;
         self.container = Some(container);
         Ok(())
     }
@@ -230,16 +231,14 @@ fn container(environment: &Environment, pod: Option<PodName>) -> Result<Containe
 fn plugin_request(
     plugin: Plugin,
     config: &Object<'_>,
-    args: Args,
+    args: &Args,
     text: &str,
     ifname: &IfName,
 ) -> Result<PluginRequest, Error> {
     match plugin {
         Plugin::Portmap => {
             unsupported::check_portmap(config)?;
-            Ok(PluginRequest::Ports(
-                RuntimeArgs::read(config, args)?.port_mappings,
-            ))
+            published_ports(config).map(PluginRequest::Ports)
         }
         Plugin::Bandwidth => {
             bandwidth::read(config).map(|limits| PluginRequest::Limits(Box::new(limits)))
@@ -248,7 +247,7 @@ fn plugin_request(
             ingress_policy(config)?.unwrap_or_default(),
         )),
         Plugin::Tuning => {
-            let settings = tuning::settings(config, &args, text, ifname)?;
+            let settings = tuning::settings(config, args, text, ifname)?;
             Ok(PluginRequest::Settings(Box::new(settings)))
         }
         Plugin::Viaduct | Plugin::Bridge | Plugin::HostLocal | Plugin::Loopback => {

@@ -64,7 +64,7 @@ impl IpamRequest {
         check_version(command, header.version)?;
         let verb = match command {
             Command::Add => {
-                let args = Args::parse(&environment.args)?;
+                let args = Args::parse_for_host_local(&environment.args)?;
                 let pool = pool(&header, &config, args)?;
                 IpamVerb::Add(Box::new(pool), key(&header, environment)?)
             }
@@ -133,7 +133,7 @@ fn pool(header: &Header, config: &Object<'_>, args: Args) -> Result<Pool, Error>
         ..header.clone()
     };
     let ipam = Ipam::read(&ipam, &own)?;
-    let requested = RuntimeArgs::read(config, args)?;
+    let requested = RuntimeArgs::read_for_host_local(config, args)?;
     let mut ranges = requested.ranges;
     ranges.extend(ipam.ranges.iter().cloned());
     check_ranges(&ranges, header.version)?;
@@ -152,4 +152,44 @@ fn pool(header: &Header, config: &Object<'_>, args: Args) -> Result<Pool, Error>
         requested: requested.addresses.iter().map(|own| own.address).collect(),
         ipam,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::tests::environment;
+
+    fn requested(args: &str, more: &serde_json::Value) -> Result<Vec<String>, Error> {
+        let mut config = json!({
+            "cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": 7, "mac": "odd",
+            "ipam": { "type": "host-local", "subnet": "10.1.0.0/24" },
+        });
+        let own = config.as_object_mut().unwrap();
+        own.extend(more.as_object().unwrap().clone());
+        let environment = environment(Command::Add, args);
+        let request = IpamRequest::read(&environment, &config.to_string())?;
+        let IpamVerb::Add(pool, _) = request.verb else {
+            panic!("{:?}", request.verb);
+        };
+        Ok(pool.requested.iter().map(ToString::to_string).collect())
+    }
+
+    /// behaviour S14: the caller's settings are the caller's to check.
+    #[test]
+    fn host_local_reads_its_own_settings_alone() {
+        let others = json!({
+            "args": { "cni": { "mac": "odd" } },
+            "runtimeConfig": {
+                "mac": "odd", "portMappings": "odd", "bandwidth": { "ingressRate": -1 },
+                "ips": ["10.1.0.9"], "ipRanges": [[{ "subnet": "10.2.0.0/24" }]],
+            },
+        });
+        let args = "IgnoreUnknown=1;MAC=odd;GATEWAY=odd;IP=10.1.0.8";
+        assert_eq!(requested(args, &others).unwrap(), ["10.1.0.9"]);
+        assert_eq!(requested(args, &json!({})).unwrap(), ["10.1.0.8"]);
+        let error = requested("MAC=02:00:00:00:00:01", &json!({})).unwrap_err();
+        assert!(error.msg.contains("unknown args"), "{error}");
+        let odd = json!({ "runtimeConfig": { "ips": ["odd"] } });
+        assert_eq!(requested("", &odd).unwrap_err().code, 7);
+    }
 }

@@ -28,6 +28,16 @@ impl Args {
     /// Parses the variable. An unknown key is an error unless `IgnoreUnknown` is set (behaviour
     /// S16).
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        Self::parse_own(text, |_| true)
+    }
+
+    /// Parses the variable for host-local, which has `IP` alone. As with the reference, values of
+    /// other keys are not looked at, and without `IgnoreUnknown` any such key is an error.
+    pub(crate) fn parse_for_host_local(text: &str) -> Result<Self, Error> {
+        Self::parse_own(text, |key| key == "IP")
+    }
+
+    fn parse_own(text: &str, is_own: impl Fn(&str) -> bool) -> Result<Self, Error> {
         let mut args = Self::default();
         let mut pod = (None, None);
         let mut unknown = Vec::new();
@@ -39,6 +49,7 @@ impl Args {
             };
             match key {
                 "IgnoreUnknown" => ignore_unknown = flag(value)?,
+                _ if !is_own(key) => unknown.push(pair),
                 "IP" => args.addresses = list(key, value, parse_requested_address)?,
                 "GATEWAY" => args.gateways = list(key, value, parse_address)?,
                 "MAC" if value.is_empty() => {}
@@ -142,6 +153,25 @@ mod tests {
             assert!(Args::parse(&format!("FOO=bar;IgnoreUnknown={no}")).is_err());
         }
         assert!(Args::parse("IgnoreUnknown=perhaps").is_err());
+    }
+
+    /// behaviour S16
+    #[test]
+    fn host_local_evaluates_the_address_alone_and_knows_no_other_key() {
+        let parse = Args::parse_for_host_local;
+        let odd = "MAC=odd;GATEWAY=odd;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0";
+        let args = parse(&format!("IgnoreUnknown=1;{odd};IP=10.1.0.9")).unwrap();
+        assert_eq!(args.addresses.len(), 1);
+        let rest = Args {
+            addresses: Vec::new(),
+            ..args
+        };
+        assert_eq!(rest, Args::default());
+        for other in odd.split(';') {
+            let error = parse(other).unwrap_err();
+            assert_eq!(error.msg, format!("CNI_ARGS: unknown args {:?}", [other]));
+        }
+        assert_eq!(parse("IgnoreUnknown=1;IP=odd").unwrap_err().code, 4);
     }
 
     /// behaviours S16, C14

@@ -95,6 +95,23 @@ fn a_chained_plugin_adopts_the_interface_that_cni_ifname_names() {
     assert_eq!(keys, ["net/c1/eth0", "default/c1/eth0"]);
 }
 
+/// behaviour R12: settings of other plugins of the list are theirs to check.
+#[test]
+fn portmap_reads_its_ports_alone() {
+    let settings = json!({
+        "args": { "cni": { "ips": ["odd"], "mac": "odd" } },
+        "runtimeConfig": {
+            "portMappings": [{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }],
+            "mac": "odd", "ips": "odd", "ipRanges": "odd", "bandwidth": { "ingressRate": -1 },
+        },
+    });
+    let requested = add(Plugin::Portmap, &settings).unwrap().requested;
+    let PluginRequest::Ports(ports) = requested else {
+        panic!("{requested:?}");
+    };
+    assert_eq!(ports.len(), 1);
+}
+
 /// behaviours R12, C9: Nomad's form of `portMappings`.
 #[test]
 fn ports_are_read_as_every_runtime_writes_them() {
