@@ -5,7 +5,8 @@
 //! request and its own record, is free again later:
 //!
 //! * A pool that is in no network, and of which only the gateway is taken, is given out again if it
-//!   is requested by its prefix.
+//!   is requested by its prefix. A network of another driver may have it: not while the node has a
+//!   route or an address there.
 //! * An address that no attachment has is free again ten minutes after its request. Pools of
 //!   networks of other drivers have no attachments here: there, all addresses stay.
 
@@ -43,6 +44,9 @@ struct Pool {
     sub: Option<Text<Cidr>>,
     /// Network of Viaduct's driver that has the pool.
     network: Option<Id>,
+    /// Whether dockerd has released the pool while the network has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    released: bool,
     /// Address that was chosen last.
     last: Option<IpAddr>,
     taken: BTreeMap<IpAddr, Taken>,
@@ -69,7 +73,8 @@ enum Owner {
 /// What a request depends on besides the pools.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Prefixes that a chosen pool must not overlap.
+    /// Prefixes that the node uses. A chosen pool must not overlap them, and a pool that does is
+    /// not given out again.
     pub used: Vec<Cidr>,
     /// Addresses of attachments.
     pub attached: BTreeSet<IpAddr>,
@@ -112,9 +117,10 @@ impl Pools {
             text => Some(Text(within(prefix, text)?)),
         };
         let id = prefix.to_string();
+        let is_on_node = request.used.iter().any(|used| used.overlaps(&prefix));
         let mut others = self.0.iter();
         let other = others.find(|(other, pool)| {
-            pool.prefix.0.overlaps(&prefix) && (**other != id || pool.is_in_use())
+            pool.prefix.0.overlaps(&prefix) && (**other != id || is_on_node || pool.is_in_use())
         });
         if let Some((other, _)) = other {
             return Err(Refused::new(format!(
@@ -125,6 +131,7 @@ impl Pools {
             prefix: Text(prefix),
             sub,
             network: None,
+            released: false,
             last: None,
             taken: BTreeMap::new(),
         };
@@ -132,9 +139,13 @@ impl Pools {
         Ok((id, prefix))
     }
 
-    /// Removes a pool. An unknown one is success.
+    /// Removes a pool. An unknown one is success. One that a network has is removed with the
+    /// network: dockerd releases the pools of a network before it deletes the network, or after.
     pub fn release(&mut self, id: &str) {
-        self.0.remove(id);
+        match self.0.get_mut(id) {
+            Some(pool) if pool.network.is_some() => pool.released = true,
+            Some(_) | None => drop(self.0.remove(id)),
+        }
     }
 
     /// Notes that a network of the driver has these pools.
@@ -146,13 +157,15 @@ impl Pools {
         }
     }
 
-    /// Notes that a network is deleted.
+    /// Notes that a network is deleted, and removes those of its pools that are released.
     pub fn unbind(&mut self, network: &Id) {
-        let mut pools = self.0.values_mut();
-        if let Some(pool) = pools.find(|pool| pool.network.as_ref() == Some(network)) {
-            pool.network = None;
-            self.unbind(network);
-        }
+        self.0.retain(|_, pool| {
+            let is_of_network = pool.network.as_ref() == Some(network);
+            if is_of_network {
+                pool.network = None;
+            }
+            !(is_of_network && pool.released)
+        });
     }
 
     /// Returns an address of a pool, with the prefix length of the pool.

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use docker::protocol::{OfAddress, ReleasePool, RequestPool};
 use docker::{GLOBAL_SPACE, LOCAL_SPACE, Request};
 use model::Cidr;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
@@ -71,9 +73,10 @@ impl Driver {
     }
 }
 
-/// Returns the prefixes of the node's routes and of the agent's networks.
+/// Returns the prefixes of the node's IPv4 routes and interfaces, and of the agent's networks.
 async fn used(app: &App) -> Vec<Cidr> {
-    let mut used = spawn_blocking(ipv4_routes).await.unwrap_or_default();
+    let of_node = || [ipv4_routes(), interface_prefixes()].concat();
+    let mut used = spawn_blocking(of_node).await.unwrap_or_default();
     let status = app.handle.status();
     used.extend(
         status
@@ -82,6 +85,24 @@ async fn used(app: &App) -> Vec<Cidr> {
             .flat_map(|status| status.network.subnets()),
     );
     used
+}
+
+/// Returns the prefixes of the addresses of the node's interfaces.
+fn interface_prefixes() -> Vec<Cidr> {
+    let all = getifaddrs().into_iter().flatten();
+    all.filter_map(|own| {
+        let length = match ip(&own.netmask?)? {
+            IpAddr::V4(mask) => mask.to_bits().leading_ones(),
+            IpAddr::V6(mask) => mask.to_bits().leading_ones(),
+        };
+        Cidr::containing(ip(&own.address?)?, u8::try_from(length).ok()?)
+    })
+    .collect()
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|own| own.ip().into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|own| own.ip().into()))
 }
 
 async fn attached(app: &App) -> Called<BTreeSet<IpAddr>> {
@@ -105,6 +126,15 @@ fn global_id(digits: &str) -> [u8; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_prefixes_of_the_nodes_interfaces_contain_its_addresses() {
+        let all = getifaddrs().unwrap().filter_map(|own| ip(&own.address?));
+        let prefixes = interface_prefixes();
+        for own in all {
+            assert!(prefixes.iter().any(|prefix| prefix.contains(own)), "{own}");
+        }
+    }
 
     #[test]
     fn a_global_id_is_the_first_digits_of_the_kernels_random_number() {

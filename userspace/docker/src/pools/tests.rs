@@ -98,6 +98,43 @@ fn a_pool_is_given_out_once_while_it_is_in_use() {
     pools.request(&pool("10.7.0.0/16", ""), &at(0)).unwrap();
 }
 
+/// The agent does not learn of networks of other drivers, but their bridges are on the node.
+#[test]
+fn a_pool_on_the_node_is_not_given_out_again_although_no_network_of_ours_has_it() {
+    let mut pools = Pools::default();
+    let wanted = pool("10.7.0.0/24", "");
+    let mut request = at(0);
+    request.used = vec!["10.7.0.0/16".parse().unwrap()];
+    pools.request(&wanted, &request).unwrap();
+    pools
+        .request_address(&gateway("10.7.0.0/24"), &request)
+        .unwrap();
+    let refused = pools.request(&wanted, &request).unwrap_err();
+    assert!(
+        refused.0.contains("overlaps with pool 10.7.0.0/24"),
+        "{refused}"
+    );
+    request.used = vec!["10.8.0.0/16".parse().unwrap()];
+    pools.request(&wanted, &request).unwrap();
+}
+
+/// Current dockerds release the pools of a network before they delete it, earlier ones afterwards.
+#[test]
+fn a_released_pool_stays_for_as_long_as_a_network_has_it() {
+    let mut pools = in_network("10.7.0.0/24", "");
+    pools.release("10.7.0.0/24");
+    assert_eq!(next(&mut pools, "10.7.0.0/24", 0), "10.7.0.2/24");
+    let wanted = pool("10.7.0.0/24", "");
+    pools.request(&wanted, &at(0)).unwrap_err();
+    pools.unbind(&id());
+    assert_eq!(pools, Pools::default());
+    let mut pools = in_network("10.7.0.0/24", "");
+    pools.unbind(&id());
+    assert_ne!(pools, Pools::default());
+    pools.release("10.7.0.0/24");
+    assert_eq!(pools, Pools::default());
+}
+
 #[test]
 fn impossible_pools_are_refused() {
     let mut pools = Pools::default();
