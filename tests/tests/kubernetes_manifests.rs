@@ -133,6 +133,9 @@ fn only_the_agent_is_privileged_and_only_viaduct_kube_has_the_token() -> Result<
         assert_eq!(texts(&context["capabilities"]["add"]), ["DAC_OVERRIDE"]);
         assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
     }
+    let unit = text("xtask/assets/viaduct-kube.service")?;
+    let has = |line: &str| unit.lines().any(|one| one == line);
+    assert!(has("CapabilityBoundingSet=CAP_DAC_OVERRIDE"), "{unit}");
     for container in [agent, kube, install] {
         assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
         let mounts = container["volumeMounts"].to_string();
