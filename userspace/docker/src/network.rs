@@ -190,8 +190,9 @@ impl PoolSpec {
             None if subnet.is_ipv4() => subnet.last(),
             None => subnet.network(),
         };
-        let range = Range::new(subnet, None, None, Some(gateway));
-        range.map_err(|error| refused(&error))
+        Range::new(subnet, None, None, Some(gateway))
+            .and_then(Range::with_inner_gateway)
+            .map_err(|error| refused(&error))
     }
 }
 

@@ -11,7 +11,7 @@ pub enum RangeError {
     /// The prefix has no address to give (behaviour R8).
     #[error("Network {0} too small to allocate from")]
     TooSmall(Cidr),
-    /// An end of the range or the gateway lies outside of the subnet.
+    /// An end of the range, or a gateway that must not, lies outside of the subnet.
     #[error("{what} {address} not in network {subnet}")]
     Outside {
         /// Configuration key of the address.
@@ -55,6 +55,7 @@ pub struct Range {
 impl Range {
     /// Returns a range of `subnet`. `None` means host-local's default: first address `.1`, last
     /// address before the broadcast address (IPv4) or the last of the subnet (IPv6), gateway `.1`.
+    /// As with host-local, the gateway may be outside of the subnet.
     pub fn new(
         subnet: Cidr,
         first: Option<IpAddr>,
@@ -103,21 +104,35 @@ impl Range {
         offset(subnet.network(), 1)
     }
 
-    fn check(self) -> Result<Self, RangeError> {
-        let ends = [
-            ("RangeStart", Some(self.first)),
-            ("RangeEnd", Some(self.last)),
-            ("gateway", self.gateway),
-        ];
-        let named = ends.map(|(what, end)| end.map(|end| (what, end)));
-        for (what, address) in named.into_iter().flatten() {
-            if !self.subnet.contains(address) {
-                return Err(RangeError::Outside {
-                    what,
-                    address,
-                    subnet: self.subnet,
-                });
+    /// Returns the range, unless its gateway is outside of the subnet: for runtimes that refuse
+    /// such a network, as podman and Docker do.
+    pub fn with_inner_gateway(self) -> Result<Self, RangeError> {
+        match self.gateway {
+            Some(gateway) if !self.subnet.contains(gateway) => {
+                Err(self.outside("gateway", gateway))
             }
+            Some(_) | None => Ok(self),
+        }
+    }
+
+    fn outside(&self, what: &'static str, address: IpAddr) -> RangeError {
+        RangeError::Outside {
+            what,
+            address,
+            subnet: self.subnet,
+        }
+    }
+
+    fn check(self) -> Result<Self, RangeError> {
+        for (what, address) in [("RangeStart", self.first), ("RangeEnd", self.last)] {
+            if !self.subnet.contains(address) {
+                return Err(self.outside(what, address));
+            }
+        }
+        if let Some(gateway) = self.gateway
+            && gateway.is_ipv4() != self.subnet.is_ipv4()
+        {
+            return Err(self.outside("gateway", gateway));
         }
         if self.first > self.last {
             return Err(RangeError::Backwards {
@@ -253,6 +268,30 @@ mod tests {
             error.to_string(),
             "Network 10.1.0.0/31 too small to allocate from"
         );
+    }
+
+    /// behaviour R8: host-local checks the ends of a range, but not its gateway.
+    #[test]
+    fn a_gateway_may_be_outside_of_the_subnet_but_not_of_the_other_family() {
+        let subnet = "10.1.0.0/24".parse().unwrap();
+        let by = |gateway: &str| Range::new(subnet, None, None, Some(gateway.parse().unwrap()));
+        let outer = by("10.8.0.1").unwrap();
+        assert_eq!(outer.gateway(), Some(IpAddr::from([10, 8, 0, 1])));
+        assert!(outer.offers(IpAddr::from([10, 1, 0, 1])), "it is free then");
+        let refused = outer.with_inner_gateway().unwrap_err().to_string();
+        assert_eq!(refused, "gateway 10.8.0.1 not in network 10.1.0.0/24");
+        let inner = by("10.1.0.254").unwrap();
+        assert_eq!(inner.with_inner_gateway(), Ok(inner));
+        let other_family = by("fd00::1").unwrap_err().to_string();
+        assert_eq!(other_family, "gateway fd00::1 not in network 10.1.0.0/24");
+        let end = Some(IpAddr::from([10, 8, 0, 9]));
+        assert!(matches!(
+            Range::new(subnet, None, end, None),
+            Err(RangeError::Outside {
+                what: "RangeEnd",
+                ..
+            })
+        ));
     }
 
     #[test]

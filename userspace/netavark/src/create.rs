@@ -2,7 +2,7 @@
 
 use cni::{Command, Environment, Error, Plugin, Request};
 
-use model::{Cidr, Range};
+use model::{Cidr, Range, RangeSet};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -129,7 +129,12 @@ fn validate(network: &Network, default: Option<&model::Network>) -> Result<(), E
     let Request::Add(request) = request else {
         return Err(Error::internal("an ADD is no other request"));
     };
-    cni::intent(&request, default).map(drop)
+    let intent = cni::intent(&request, default)?;
+    let mut ranges = intent.network.ranges.iter().flat_map(RangeSet::ranges);
+    ranges.try_for_each(|range| {
+        let inner = range.with_inner_gateway().map(drop);
+        inner.map_err(|error| Error::invalid_config(error.to_string()))
+    })
 }
 
 fn subnets_json(subnets: &[Subnet]) -> Value {

@@ -199,6 +199,23 @@ fn ranges_that_make_no_sense_are_refused_in_host_locals_words() {
     }
 }
 
+/// behaviour R8: of a gateway, host-local checks no more than that it is an address.
+#[test]
+fn a_gateway_outside_of_the_subnet_is_accepted() {
+    let ipam = json!({"subnet": "10.1.0.0/24", "gateway": "10.8.0.1"});
+    let intent = intent_of(&own(ipam).to_string()).unwrap();
+    let gateways: Vec<String> = intent
+        .network
+        .gateways()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(gateways, ["10.8.0.1/24"], "with the subnet's length");
+    let other_family = json!({"subnet": "10.1.0.0/24", "gateway": "fd00::1"});
+    let error = refusal(&own(other_family));
+    assert_eq!(error.msg, "gateway fd00::1 not in network 10.1.0.0/24");
+}
+
 /// behaviours S6, B3
 #[test]
 fn an_ipam_that_names_no_plugin_is_refused_by_name() {

@@ -101,6 +101,13 @@ fn networks_of_docker_without_a_usable_subnet_are_refused() {
         request.ipv4[0].pool = pool.to_owned();
         NetworkSpec::read(&request).unwrap_err();
     }
+    let mut outer = request(&json!({}), false);
+    outer.ipv4[0].gateway = "10.99.0.1/24".to_owned();
+    let refused = NetworkSpec::read(&outer).unwrap_err().0;
+    assert!(
+        refused.contains("gateway 10.99.0.1 not in network"),
+        "{refused}"
+    );
     let mut none = request(&json!({}), false);
     none.ipv4.clear();
     assert!(NetworkSpec::read(&none).unwrap_err().0.contains("subnet"));

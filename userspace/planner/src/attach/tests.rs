@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use insta::assert_snapshot;
-use model::{HairpinMode, Mac, PodName, Route, RouteOptions, State};
+use model::{HairpinMode, Mac, PodName, Range, RangeSet, Route, RouteOptions, State};
 use steps::LinkKind;
 
 use super::pod_spec;
@@ -77,6 +77,21 @@ fn a_pod_gets_a_default_route_per_family_where_the_network_configures_it() {
     assert_eq!(routes(&request), ["::/0 fd00:1::1"]);
     request.network.default_route = false;
     assert!(routes(&request).is_empty());
+}
+
+/// behaviour R8: the kernel crate sets routes with a gateway on-link, so the gateway need not be in
+/// the subnet.
+#[test]
+fn a_default_route_leads_to_a_gateway_outside_of_the_subnet() {
+    let mut request = intent("c1");
+    let subnet = parse("10.1.0.0/24");
+    let range = Range::new(subnet, None, None, Some(parse("10.8.0.1"))).unwrap();
+    request.network.ranges = vec![RangeSet::new(vec![range]).unwrap()];
+    let attachment = attachment(&request);
+    assert_eq!(attachment.addresses[0].address, parse("10.1.0.1/24"));
+    assert_eq!(attachment.routes.len(), 1);
+    assert_eq!(attachment.routes[0].destination, parse("0.0.0.0/0"));
+    assert_eq!(attachment.routes[0].gateway, Some(parse("10.8.0.1")));
 }
 
 #[test]
