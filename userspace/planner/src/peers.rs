@@ -41,11 +41,12 @@ const MAX_PREFIXES: usize = abi::maps::PREFIXES_CAPACITY as usize - 4_096;
 pub enum PeerState {
     /// The entry is this node's own.
     ThisNode,
-    /// All prefixes have routes.
+    /// The kernel has routes to all prefixes.
     Routed,
-    /// Some prefixes have routes.
+    /// The kernel has routes to some prefixes.
     Partial,
-    /// No prefix has a route: the peer is not reached, or other software has the routes.
+    /// The kernel has a route to no prefix: the peer is not reached, other software has the routes,
+    /// or the kernel has refused them.
     Unreachable,
     /// No prefix is used, because of conflicts.
     Refused,
@@ -93,7 +94,7 @@ pub struct PeerStatus {
 pub struct PeerPlan {
     /// The changes.
     pub plan: Plan,
-    /// State of each peer, in the order of the list.
+    /// State of each peer before the changes, in the order of the list.
     pub peers: Vec<PeerStatus>,
     /// What cannot be applied.
     pub problems: Vec<PeerProblem>,
@@ -110,7 +111,8 @@ pub fn plan_peers(intent: &NodeIntent, observed: &Observed) -> PeerPlan {
     };
     let tunnels = decided.tunnels.plan(&decided.tunnelled);
     planned.plan.append(Plan::of(tunnels.before));
-    let changes = changes(&decided.routes, &decided.pending, &own_routes(observed));
+    let present = &decided.routing.present;
+    let changes = changes(&decided.routes, &decided.pending, present);
     if !changes.is_empty() {
         planned.plan.push(Step::ChangeRoutes(changes));
     }
@@ -164,6 +166,7 @@ impl<'a> Decided<'a> {
             mode,
             neighbours: Neighbours::find(observed, &ours),
             foreign: foreign_routes(observed, &admission),
+            present: own_routes(observed),
         };
         let mut decided = Self {
             peers: Vec::with_capacity(peers.list().len()),

@@ -45,6 +45,11 @@ impl Node {
         kept.collect()
     }
 
+    fn peer_states(&mut self) -> Vec<PeerState> {
+        let status = self.engine().status();
+        status.peers.states.iter().map(|one| one.state).collect()
+    }
+
     fn degraded_words(&mut self) -> Vec<&'static str> {
         let status = self.engine().status();
         status
@@ -69,15 +74,7 @@ fn peers_get_routes_and_keep_them_and_lose_them_with_the_list() {
     ];
     assert_eq!(node.peer_routes(), both);
     assert_eq!(node.kept(), ["10.2.0.0/24", "10.3.0.0/24", "fd00:2::/64"]);
-    let states: Vec<PeerState> = node
-        .engine()
-        .status()
-        .peers
-        .states
-        .iter()
-        .map(|one| one.state)
-        .collect();
-    assert_eq!(states, [PeerState::Routed; 2]);
+    assert_eq!(node.peer_states(), [PeerState::Routed; 2]);
 
     // Without its source, a restarted agent has the stored list.
     let report = node.restart();
@@ -105,7 +102,9 @@ fn removed_routes_to_peers_are_added_again_and_a_route_that_fails_is_reported() 
     node.engine().reconcile(NOW);
     assert!(node.peer_routes().is_empty());
     assert_eq!(node.degraded_words(), ["repair-failed"]);
+    assert_eq!(node.peer_states(), [PeerState::Unreachable; 2]);
     node.engine().reconcile(NOW);
+    assert_eq!(node.peer_states(), [PeerState::Routed; 2]);
     assert_eq!(node.peer_routes().len(), 3);
     assert_eq!(node.degraded_words(), Vec::<&str>::new());
 }

@@ -1,6 +1,6 @@
 //! Ways to a peer: by a route where it is on a link of this node, by a tunnel elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{Cidr, Peer};
@@ -27,6 +27,8 @@ pub(super) struct Routing<'a> {
     pub(super) neighbours: Neighbours<'a>,
     /// Prefixes to which other software has a route, with its number.
     pub(super) foreign: BTreeMap<Cidr, u8>,
+    /// Routes of ours that the kernel has, with their next hops.
+    pub(super) present: BTreeMap<Cidr, BTreeSet<NextHop>>,
 }
 
 /// How one peer is reached.
@@ -98,8 +100,10 @@ impl Routing<'_> {
         }
         routed.problems.dedup();
         routed.tunnelled = tunnelled.filter(|it| !it.gateways.is_empty());
+        // By the routes that are there, not by those that are to be: the kernel may refuse one.
+        let present = routed.routes.iter().filter(|route| self.has(route)).count();
         routed.status = PeerStatus {
-            state: match routed.routes.len() {
+            state: match present {
                 0 => PeerState::Unreachable,
                 all if all == peer.prefixes().len() => PeerState::Routed,
                 _ => PeerState::Partial,
@@ -108,6 +112,13 @@ impl Routing<'_> {
             tunnel: routed.tunnelled.as_ref().map(|it| it.outer),
         };
         routed
+    }
+
+    /// Returns whether the kernel has a route. One that waits for its tunnel may lead to another
+    /// next hop until then.
+    fn has(&self, (prefix, hop, is_ready): &(Cidr, NextHop, bool)) -> bool {
+        let present = self.present.get(prefix);
+        present.is_some_and(|hops| hops.contains(hop) || !is_ready && !hops.is_empty())
     }
 
     /// Returns the first of the addresses of a family that is on a link of this node, if routes may

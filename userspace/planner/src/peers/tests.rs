@@ -107,21 +107,55 @@ fn a_peer_on_a_link_gets_a_route_of_each_family() {
         plan.plan,
         @" 1. change routes to peers: 10.2.0.0/24 via 192.0.2.20 dev eth0, fd00:2::/64 via 2001:db8::20 dev eth0"
     );
-    assert_eq!(states(&plan), [PeerState::Routed]);
+    assert_eq!(
+        states(&plan),
+        [PeerState::Unreachable],
+        "before the changes"
+    );
     execute(&plan, &mut observed);
-    assert!(plan_peers(&intent, &observed).plan.is_empty());
+    let after = plan_peers(&intent, &observed);
+    assert!(after.plan.is_empty());
+    assert_eq!(states(&after), [PeerState::Routed]);
+}
+
+/// The kernel has refused a route, or other software has removed or replaced it.
+#[test]
+fn a_peers_state_is_that_of_the_kernels_routes() {
+    let mut observed = connected();
+    let prefixes = ["10.2.0.0/24", "fd00:2::/64"];
+    let intent = intent([peer("b", &prefixes, &["192.0.2.20", "2001:db8::20"])]);
+    execute(&plan_peers(&intent, &observed), &mut observed);
+    let complete = observed.clone();
+    observed
+        .routes
+        .retain(|route| route.destination != parse("10.2.0.0/24"));
+    assert_eq!(
+        states(&plan_peers(&intent, &observed)),
+        [PeerState::Partial]
+    );
+    let other_hop = route("10.2.0.0/24", Some("192.0.2.99"), 2, 118);
+    observed.routes.push(other_hop);
+    assert_eq!(
+        states(&plan_peers(&intent, &observed)),
+        [PeerState::Partial]
+    );
+    observed.routes.retain(|route| route.protocol != 118);
+    assert_eq!(
+        states(&plan_peers(&intent, &observed)),
+        [PeerState::Unreachable]
+    );
+    assert_eq!(states(&plan_peers(&intent, &complete)), [PeerState::Routed]);
 }
 
 #[test]
 fn a_peer_that_is_on_no_link_is_reported_by_name() {
-    let observed = connected();
-    let plan = plan_peers(
-        &intent([
-            peer("b", &["10.2.0.0/24"], &["203.0.113.9"]),
-            peer("c", &["10.3.0.0/24", "fd00:3::/64"], &["192.0.2.30"]),
-        ]),
-        &observed,
-    );
+    let mut observed = connected();
+    let intent = intent([
+        peer("b", &["10.2.0.0/24"], &["203.0.113.9"]),
+        peer("c", &["10.3.0.0/24", "fd00:3::/64"], &["192.0.2.30"]),
+    ]);
+    execute(&plan_peers(&intent, &observed), &mut observed);
+    let plan = plan_peers(&intent, &observed);
     assert_eq!(
         problems(&plan),
         [
@@ -399,7 +433,7 @@ proptest! {
             }
             // What is listed has a route or a problem by name.
             let named: BTreeSet<_> = plan.problems.iter().filter_map(|one| one.peer()).collect();
-            for (peer, status) in list.iter().zip(&plan.peers) {
+            for (peer, status) in list.iter().zip(&again.peers) {
                 let routed = matches!(status.state, PeerState::Routed | PeerState::ThisNode);
                 prop_assert!(routed || named.contains(peer.name()) || peer.prefixes().is_empty());
             }
