@@ -1,12 +1,11 @@
 //! The engine's state, and the CNI commands ADD and CHECK.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 
 use ipam::{AddressRefusal, Leases};
 use kernel::{Kernel, Measured};
-use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
+use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Record, State};
 use planner::{AttachContext, Plan, Refusal, attachment_query};
 use steps::{
     HostSideQuery, NetnsQuery, ObservedAttachment, ObservedHostSide, PodSide, PortQuery,
@@ -21,7 +20,7 @@ use crate::node::NodeState;
 use crate::settings::Settings;
 use crate::transaction::Transaction;
 use crate::upkeep::NodeUpkeep;
-use crate::{EngineError, network, slot};
+use crate::{EngineError, slot};
 
 /// Addresses of the node that the search for a pod's address skips at most.
 const MAX_OWN: usize = 1_000;
@@ -144,7 +143,7 @@ impl<K: Kernel> Engine<K> {
             record.state = State::Linked;
             self.store.put(&record)?;
         } else {
-            let last = last_reserved(&intent.network, &record.attachment);
+            let last = ipam::last_reserved(&intent.network, &record.attachment.addresses);
             record.state = State::Attached;
             self.store.put_with_last_reserved(&record, &last)?;
             self.attachments.last_macs.record(&record.attachment);
@@ -329,18 +328,4 @@ impl<K: Kernel> Engine<K> {
             );
         }
     }
-}
-
-/// Returns the address that each range set allocated, by the index of the set.
-fn last_reserved(network: &Network, attachment: &Attachment) -> BTreeMap<usize, IpAddr> {
-    network
-        .ranges
-        .iter()
-        .enumerate()
-        .filter_map(|(index, set)| {
-            let mut addresses = attachment.addresses.iter().map(|a| a.address.address);
-            let address = addresses.find(|address| network::contains(set, *address))?;
-            Some((index, address))
-        })
-        .collect()
 }

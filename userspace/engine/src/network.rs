@@ -1,8 +1,6 @@
 //! Decides which networks may be on a node together. Depends on neither kernel nor store.
 
-use std::net::IpAddr;
-
-use model::{Cidr, IfName, Network, NetworkName, RangeSet};
+use model::{Cidr, IfName, Network, NetworkName};
 
 /// Conflict of a network with another one of the node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,14 +70,10 @@ fn clash(network: &Network, other: &Network) -> Option<NetworkClash> {
     })
 }
 
-/// Returns whether one of the set's ranges contains `address`.
-pub(crate) fn contains(set: &RangeSet, address: IpAddr) -> bool {
-    let mut ranges = set.ranges().iter();
-    ranges.any(|range| (range.first()..=range.last()).contains(&address))
-}
-
 #[cfg(test)]
 mod tests {
+    use model::RangeSet;
+
     use super::*;
 
     fn network(name: &str, subnet: &str) -> Network {

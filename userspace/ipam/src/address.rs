@@ -67,6 +67,21 @@ pub fn choose(
     }
 }
 
+/// Returns the address that each range set has assigned of `addresses`, by the index of the set in
+/// the configuration.
+pub fn last_reserved(network: &Network, addresses: &[Assigned]) -> BTreeMap<usize, IpAddr> {
+    let first_of = |set: &RangeSet| {
+        let mut addresses = addresses.iter().map(|own| own.address.address);
+        addresses.find(|address| {
+            let mut ranges = set.ranges().iter();
+            ranges.any(|range| (range.first()..=range.last()).contains(address))
+        })
+    };
+    let sets = network.ranges.iter().enumerate();
+    sets.filter_map(|(index, set)| Some((index, first_of(set)?)))
+        .collect()
+}
+
 /// One range set with its leases and the network's gateways.
 struct Pool<'a> {
     set: &'a RangeSet,

@@ -11,5 +11,5 @@ pub mod lease_files;
 mod refusal;
 pub mod small_files;
 
-pub use address::{Leases, choose};
+pub use address::{Leases, choose, last_reserved};
 pub use refusal::AddressRefusal;

@@ -310,6 +310,7 @@ impl App {
         // Behind all other checks: an invalid configuration makes no bridge.
         self.refuse_inexpressible(&intent, version).await?;
         let awaits_addresses = intent.requested.awaits_addresses;
+        let network = leases.is_some().then(|| intent.network.clone());
         let attachment = if request.lease.is_some() {
             self.handle.complete(intent).await?
         } else {
@@ -318,8 +319,8 @@ impl App {
         if awaits_addresses {
             return Ok(String::new());
         }
-        if let Some(leases) = &leases
-            && let Err(error) = leases.write(&attachment).await
+        if let Some((leases, network)) = leases.zip(network)
+            && let Err(error) = leases.write(&network, &attachment).await
         {
             // The lease files are no part of the engine's transaction: undo the ADD here.
             let key = attachment.key;

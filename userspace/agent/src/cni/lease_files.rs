@@ -8,7 +8,7 @@ use std::path::Path;
 
 use cni::{Error, Header};
 use ipam::lease_files::{self, LeaseFolder, Owner};
-use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent};
+use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent, Network};
 
 use crate::cni::foreign_files::FileAccess;
 
@@ -48,8 +48,14 @@ impl HostLocalLeases {
         Ok(())
     }
 
-    /// Writes the addresses of an attachment; nothing if the configuration sets no `dataDir`.
-    pub(crate) async fn write(&self, attachment: &Attachment) -> Result<(), Error> {
+    /// Writes the addresses of an attachment, each with the index of the range set that it is from;
+    /// nothing if the configuration sets no `dataDir`. The order of the attachment's addresses is
+    /// another one: IPv4 first.
+    pub(crate) async fn write(
+        &self,
+        network: &Network,
+        attachment: &Attachment,
+    ) -> Result<(), Error> {
         if !self.writes {
             return Ok(());
         }
@@ -59,14 +65,16 @@ impl HostLocalLeases {
             .iter()
             .map(|assigned| assigned.address.address)
             .collect();
+        let last_reserved = ipam::last_reserved(network, &attachment.addresses);
         let write = move |folder: &LeaseFolder| {
             let locked = folder.lock()?;
             locked.release(&owner)?;
-            for (set, address) in addresses.into_iter().enumerate() {
+            for address in addresses {
                 locked.mirror(address, &owner)?;
-                locked.put_last_reserved(set, address)?;
             }
-            Ok(())
+            last_reserved
+                .into_iter()
+                .try_for_each(|(set, address)| locked.put_last_reserved(set, address))
         };
         self.run(write).await
     }

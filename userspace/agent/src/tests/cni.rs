@@ -138,6 +138,28 @@ fn a_lease_file_without_a_record_reserves_no_address_and_gc_removes_it() {
     assert_eq!(files(), ["10.7.0.4", "10.7.0.5"]);
 }
 
+/// behaviour R11: the reference plugin numbers these files by the range sets of the configuration.
+/// The result has its IPv4 addresses first.
+#[test]
+fn the_last_address_of_each_range_set_is_written_under_the_number_of_the_set() {
+    let agent = Agent::start(&FLAGS);
+    let folder = agent.directory.path().join("leases");
+    let mut config = kept(&folder);
+    config["ipam"] = json!({
+        "type": "host-local", "dataDir": folder,
+        "ranges": [[{ "subnet": "fd00:7::/64" }], [{ "subnet": "10.7.0.0/29" }]],
+    });
+    agent.fake.add_netns("/run/netns/c1");
+    let result = agent.cni_as("bridge", CniVerb::Add, "c1", &config).unwrap();
+    let result: Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(result["ips"][0]["address"], "10.7.0.2/29");
+    let last = |set: usize| {
+        let file = folder.join(format!("kept/last_reserved_ip.{set}"));
+        std::fs::read_to_string(file).unwrap()
+    };
+    assert_eq!([last(0), last(1)], ["fd00:7::2", "10.7.0.2"]);
+}
+
 /// behaviour S13
 #[test]
 fn status_returns_code_50_where_the_pool_is_exhausted() {

@@ -7,7 +7,7 @@ use model::testing::{key, network, network_of, parse, span};
 use model::{Network, Range, RangeSet};
 use proptest::prelude::*;
 
-use crate::{AddressRefusal, Leases, choose};
+use crate::{AddressRefusal, Leases, choose, last_reserved};
 
 fn small(first: &str, last: &str) -> Network {
     let mut network = network();
@@ -31,6 +31,19 @@ fn pick(network: &Network, leases: &Leases, requested: &[&str]) -> Result<Vec<St
         format!("{} via {}", assigned.address, assigned.gateway.unwrap())
     };
     Ok(chosen.iter().map(text).collect())
+}
+
+/// An attachment has its IPv4 addresses first, whatever the order of the sets.
+#[test]
+fn the_last_address_of_a_range_set_has_the_index_of_the_set() {
+    let mut network = network();
+    let mut chosen = choose(&network, &Leases::default(), &[], &key("new")).unwrap();
+    let [v4, v6] = [chosen[0].address.address, chosen[1].address.address];
+    assert_eq!(last_reserved(&network, &chosen), [(0, v4), (1, v6)].into());
+    network.ranges.reverse();
+    assert_eq!(last_reserved(&network, &chosen), [(0, v6), (1, v4)].into());
+    chosen.pop();
+    assert_eq!(last_reserved(&network, &chosen), [(1, v4)].into());
 }
 
 #[test]
