@@ -123,6 +123,30 @@ fn bridge_and_host_local_answer_as_the_reference_does() -> Result<()> {
     Ok(())
 }
 
+/// behaviour R8: the reference's ADD fails only where a route of the pod leads to such a gateway.
+#[test]
+fn a_gateway_outside_of_the_subnet_is_accepted_as_by_the_reference() -> Result<()> {
+    let ipam = json!({ "type": "host-local", "subnet": "10.7.0.0/24", "gateway": "10.8.0.1" });
+    let [reference, ours] = both("1.0.0", |maker, list| {
+        let plain = json!({ "type": "bridge", "bridge": "br7", "ipam": ipam });
+        list.with(maker, plain)
+    })?;
+    assert_eq!(ours, reference);
+    assert_eq!(ours["ips"][0]["gateway"], "10.8.0.1");
+
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = sandbox.machine("pod")?;
+    let with_route =
+        json!({ "type": "bridge", "bridge": "br7", "isDefaultGateway": true, "ipam": ipam });
+    let list = Chain::new("1.0.0", "net").with(PluginSource::Ours, with_route);
+    let result = list.add(&sandbox.node, &pod)?;
+    let routes = pod.call("ip route show default")?;
+    assert!(routes.contains("via 10.8.0.1 dev eth0"), "{routes}");
+    assert!(routes.contains("onlink"), "{routes}");
+    list.check(&sandbox.node, &pod, &result)?;
+    list.del(&sandbox.node, &pod, &result)
+}
+
 /// behaviours S9, R12, R17
 #[test]
 fn a_whole_plugin_list_answers_as_the_reference_does() -> Result<()> {
@@ -197,6 +221,26 @@ fn viaduct_portmap_serves_a_pod_of_the_reference_bridge() -> Result<()> {
     list.del(&sandbox.node, &pod, &Value::Null)?;
     sandbox.node.call("ip link delete br7")?;
     await_no_residue(&before, &sandbox.node)
+}
+
+/// behaviour R13: results before version 0.3.0 name no interfaces.
+#[test]
+fn portmap_serves_a_pod_of_the_reference_bridge_whose_result_names_no_interface() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let list = Chain::new("0.2.0", "foreign")
+        .with(PluginSource::Reference, bridge("br7", "10.7.0.0/24"))
+        .with(PluginSource::Ours, portmap())
+        .with_capability("portMappings", ports());
+    let pod = sandbox.machine("pod")?;
+    let result = list.add(&sandbox.node, &pod)?;
+    assert!(result.get("interfaces").is_none(), "{result}");
+    let _echo = Echo::start(&pod, 80)?;
+    serves(&sandbox)?;
+    let shown = agent.get("/v1/attachments")?;
+    assert_eq!(shown[0]["bridge"], "br7", "{shown}");
+    list.del(&sandbox.node, &pod, &result)?;
+    assert_eq!(agent.get("/v1/attachments")?, json!([]));
+    Ok(())
 }
 
 /// behaviour A5

@@ -64,7 +64,8 @@ impl<K: Kernel> Engine<K> {
         let observed = self.kernel.observe(&NetnsQuery {
             path: adoption.netns.clone(),
             ifname: adoption.key.ifname.clone(),
-            links: adoption.links.clone(),
+            links: BTreeSet::new(),
+            host_end: true,
         })?;
         let services = InterfaceServices {
             ports: &update.port_mappings,

@@ -180,6 +180,7 @@ impl<K: Kernel> Engine<K> {
             path: intent.netns.clone(),
             ifname: intent.key.ifname.clone(),
             links: BTreeSet::from([host_link.name().clone(), intent.network.bridge.clone()]),
+            host_end: false,
         })?;
         let mut taken = intent.requested.taken.clone();
         taken.extend(self.container_addresses());
@@ -296,11 +297,11 @@ impl<K: Kernel> Engine<K> {
         path: NetnsPath,
         ifname: IfName,
     ) -> Result<Option<PodSide>, EngineError> {
-        let links = BTreeSet::new();
         let observed = self.kernel.observe(&NetnsQuery {
             path,
             ifname,
-            links,
+            links: BTreeSet::new(),
+            host_end: false,
         })?;
         Ok(observed.inside.and_then(|inside| inside.pod))
     }

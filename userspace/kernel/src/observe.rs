@@ -21,7 +21,7 @@ use crate::host::Host;
 use crate::netlink::socket::Netlink;
 use crate::netlink::{addresses, bridge_vlans, clsact, links, route_lookup, routes, tunnels};
 use crate::pod::netns::OpenNetns;
-use crate::pod::{interface, tuning};
+use crate::pod::{host_end, interface, tuning};
 use crate::ports::users;
 use crate::{Observe, ObserveError};
 use crate::{node_checks, sysctl};
@@ -49,13 +49,18 @@ impl Observe<SysctlQuery> for Host {
 
 impl Observe<NetnsQuery> for Host {
     fn observe(&mut self, question: &NetnsQuery) -> Result<ObservedNetns, ObserveError> {
-        let links = some_links(self, &question.links)?;
+        let mut links = some_links(self, &question.links)?;
         let inside = match open(&question.path)? {
             None => None,
-            Some(open) => Some(NetnsInside {
-                pod: pod_side(&open, &question.ifname)?,
-                netns: open.identity().clone(),
-            }),
+            Some(open) => {
+                if question.host_end {
+                    links.extend(host_side_of(self, &open, &question.ifname)?);
+                }
+                Some(NetnsInside {
+                    pod: pod_side(&open, &question.ifname)?,
+                    netns: open.identity().clone(),
+                })
+            }
         };
         Ok(ObservedNetns { links, inside })
     }
@@ -315,6 +320,25 @@ fn open(path: &NetnsPath) -> Result<Option<OpenNetns>, Failed> {
 fn pod_side(netns: &OpenNetns, ifname: &IfName) -> Result<Option<PodSide>, Failed> {
     let path = &netns.identity().path;
     interface::observe(netns, ifname).attempt(|| format!("read {ifname} in {path}"))
+}
+
+/// Returns the host's end of the pod's interface, and the bridge that it is a port of.
+fn host_side_of(
+    host: &mut Host,
+    netns: &OpenNetns,
+    ifname: &IfName,
+) -> Result<BTreeMap<IfName, Link>, Failed> {
+    let path = &netns.identity().path;
+    let index = host_end::find(netns, ifname)
+        .attempt(|| format!("find the host's end of {ifname} in {path}"))?;
+    let name = index.and_then(links::name_of);
+    let mut found = some_links(host, &name.into_iter().collect())?;
+    let bridges = found
+        .values()
+        .filter_map(|link| links::name_of(link.controller?))
+        .collect();
+    found.extend(some_links(host, &bridges)?);
+    Ok(found)
 }
 
 /// Returns the links of these names that exist, without a dump of all links.

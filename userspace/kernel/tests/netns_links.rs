@@ -346,6 +346,7 @@ fn a_path_without_a_namespace_is_observed_as_absent() {
                 path: netns_path(path),
                 ifname: link("eth0"),
                 links: BTreeSet::from([link("cbr0")]),
+                host_end: true,
             };
             let seen = host.observe(&query).unwrap();
             assert!(seen.links.is_empty() && seen.inside.is_none(), "{path}");

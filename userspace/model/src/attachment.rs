@@ -90,8 +90,6 @@ pub struct Adoption {
     pub netns: NetnsPath,
     /// Addresses of the interface, in the order of `prevResult`.
     pub addresses: Vec<Assigned>,
-    /// Host links in `prevResult`: one of them is the veth's host end, one may be its bridge.
-    pub links: BTreeSet<IfName>,
     /// Kubernetes name of the pod; `None` where the runtime gives none.
     pub pod: Option<PodName>,
 }

@@ -17,7 +17,7 @@ use crate::tables::attachment_entries;
 use crate::{Plan, Refusal};
 
 /// Decides on an adoption and plans it, without hostports: [`crate::plan_publish`] adds them.
-/// `observed` has the links that the adoption names.
+/// `observed` has the host's end of the interface, and the bridge that it is a port of.
 pub fn plan_adopt(
     adoption: &Adoption,
     observed: &ObservedNetns,

@@ -52,6 +52,9 @@ pub struct NetnsQuery {
     pub ifname: IfName,
     /// Links of the host: host's end of the veth, bridge.
     pub links: BTreeSet<IfName>,
+    /// Whether to find the host's end of the interface itself, with the bridge that it is a port
+    /// of: for an interface of another plugin, whose names are unknown.
+    pub host_end: bool,
 }
 
 impl Question for NetnsQuery {

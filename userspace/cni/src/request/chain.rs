@@ -190,10 +190,6 @@ impl ChainedRequest {
         };
         let netns = container.netns.clone();
         let addresses = prev_result.addresses_of(&container.ifname)?.into_iter();
-        let links = prev_result
-            .interfaces()
-            .into_iter()
-            .filter(|link| link.sandbox.is_empty());
         Ok(Adoption {
             key: AttachmentKey {
                 network: self.header.name.clone(),
@@ -207,7 +203,6 @@ impl ChainedRequest {
                     gateway: own.gateway,
                 })
                 .collect(),
-            links: links.filter_map(|link| link.name.parse().ok()).collect(),
             pod: container.pod.clone(),
         })
     }

@@ -28,7 +28,6 @@ pub(super) fn foreign(node: &Node) -> Adoption {
             address: "10.7.0.2/24".parse().unwrap(),
             gateway: Some("10.7.0.1".parse().unwrap()),
         }],
-        links: BTreeSet::from(["veth1234".parse().unwrap()]),
         pod: None,
     }
 }
@@ -109,7 +108,6 @@ fn hostports_of_an_attached_pod_are_added_and_removed_and_a_taken_one_changes_no
         key: intent.key.clone(),
         netns: intent.netns.clone(),
         addresses: attachment.addresses.clone(),
-        links: BTreeSet::new(),
         pod: None,
     };
     let taken = node.engine().adopt_or_update(&update(&own, &[8080]), NOW);
@@ -196,7 +194,6 @@ fn a_changed_mac_address_of_a_pod_fails_check_until_a_chained_plugin_updates_it(
         key: intent.key.clone(),
         netns: intent.netns.clone(),
         addresses: attachment.addresses.clone(),
-        links: BTreeSet::new(),
         pod: None,
     };
     let updated = node

@@ -58,10 +58,20 @@ impl Answer<SysctlQuery> for World {
 
 impl Answer<NetnsQuery> for World {
     fn answer(&self, question: &NetnsQuery) -> ObservedNetns {
-        let links = self.links.iter();
-        let links = links.filter(|(name, _)| question.links.contains(*name));
+        let pod = self.pod(&question.path, &question.ifname);
+        let host_end = pod.and_then(|pod| pod.peer).filter(|_| question.host_end);
+        let mut links = self.links.values().map(|link| &link.link);
+        let bridge = links
+            .find(|link| Some(link.index) == host_end)
+            .and_then(|link| link.controller);
+        let is_wanted = |name: &IfName, index: u32| {
+            question.links.contains(name) || [host_end, bridge].contains(&Some(index))
+        };
         ObservedNetns {
-            links: links
+            links: self
+                .links
+                .iter()
+                .filter(|(name, link)| is_wanted(name, link.link.index))
                 .map(|(name, link)| (name.clone(), link.link.clone()))
                 .collect(),
             inside: self.netns_at(&question.path).map(|netns| NetnsInside {

@@ -108,6 +108,7 @@ impl Node {
             path: intent.netns.clone(),
             ifname: intent.key.ifname.clone(),
             links: BTreeSet::from([link, intent.network.bridge.clone()]),
+            host_end: false,
         };
         let observed = self.fake.observe(&query).unwrap();
         self.generation += 1;

@@ -40,11 +40,12 @@ const BATCH: usize = 32;
 
 /// Link attributes that this crate reads. The kernel sends four times as many, and to decode them
 /// all takes longer than to receive them.
-const LINK_ATTRIBUTES: [u16; 10] = [
+const LINK_ATTRIBUTES: [u16; 11] = [
     libc::IFLA_ADDRESS,
     libc::IFLA_IFNAME,
     libc::IFLA_MTU,
     libc::IFLA_LINK,
+    libc::IFLA_LINK_NETNSID,
     libc::IFLA_MASTER,
     libc::IFLA_TXQLEN,
     libc::IFLA_OPERSTATE,

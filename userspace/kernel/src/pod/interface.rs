@@ -59,25 +59,27 @@ pub(crate) fn interface(netns: &OpenNetns, ifname: &IfName) -> io::Result<Option
     Ok(find(&mut netlink, ifname)?.map(|(_, side)| side))
 }
 
+/// Returns the index of the other end of a veth, in that end's namespace.
+pub(crate) fn peer(message: &LinkMessage) -> Option<u32> {
+    let mut attributes = message.attributes.iter();
+    attributes.find_map(|attribute| match attribute {
+        LinkAttribute::Link(index) => Some(*index),
+        _ => None,
+    })
+}
+
 fn find(netlink: &mut Netlink, ifname: &IfName) -> io::Result<Option<(u32, PodSide)>> {
     let Some(message) = links::find_message(netlink, ifname)? else {
         return Ok(None);
     };
     let link = links::link(&message);
-    let peer = message
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            LinkAttribute::Link(index) => Some(*index),
-            _ => None,
-        });
     let side = PodSide {
         mac: link.mac,
         mtu: link.mtu,
         up: link.up,
         addresses: BTreeSet::new(),
         routes: BTreeSet::new(),
-        peer,
+        peer: peer(&message),
     };
     Ok(Some((link.index, side)))
 }

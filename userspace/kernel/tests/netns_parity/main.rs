@@ -138,6 +138,7 @@ impl<K: Kernel> World<K> {
                             path: query.netns.path,
                             ifname: link("eth0"),
                             links: BTreeSet::from([link("cbr0"), link("none")]),
+                            host_end: true,
                         })
                         .unwrap(),
                     &self.pods,

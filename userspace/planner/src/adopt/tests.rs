@@ -28,7 +28,6 @@ fn adoption() -> Adoption {
             assigned("fd00:7::2/64", "fd00:7::1"),
             assigned("10.7.0.2/24", "10.7.0.1"),
         ],
-        links: BTreeSet::from([parse("cni7"), parse("veth1234")]),
         pod: None,
     }
 }

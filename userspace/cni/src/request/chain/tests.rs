@@ -85,14 +85,33 @@ fn a_chained_plugin_adopts_the_interface_that_cni_ifname_names() {
         .collect();
     assert_eq!(addresses, ["10.1.0.2/24", "fd00::2/64"]);
     assert_eq!(adoption.addresses[1].gateway, None);
-    let links: Vec<String> = adoption.links.iter().map(ToString::to_string).collect();
-    assert_eq!(links, ["cni0", "veth1"]);
     let keys: Vec<String> = request
         .keys(&"default".parse().unwrap())
         .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(keys, ["net/c1/eth0", "default/c1/eth0"]);
+}
+
+/// behaviour R13: results before version 0.3.0 name no interfaces.
+#[test]
+fn a_chained_plugin_adopts_the_addresses_of_a_result_without_interfaces() {
+    let config = json!({
+        "cniVersion": "0.2.0", "name": "net",
+        "prevResult": {
+            "cniVersion": "0.2.0",
+            "ip4": { "ip": "10.1.0.2/24", "gateway": "10.1.0.1" },
+            "ip6": { "ip": "fd00::2/64" },
+        },
+    });
+    let request = read_with(Plugin::Portmap, Command::Add, "", &config).unwrap();
+    let adoption = request.adoption().unwrap();
+    let addresses: Vec<String> = adoption
+        .addresses
+        .iter()
+        .map(|own| own.address.to_string())
+        .collect();
+    assert_eq!(addresses, ["10.1.0.2/24", "fd00::2/64"]);
 }
 
 /// behaviour R12: settings of other plugins of the list are theirs to check.
