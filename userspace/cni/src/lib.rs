@@ -34,6 +34,7 @@ pub use config::bridge_keys::BridgeKeys;
 pub use config::dns::Dns;
 pub use config::ipam::{AddressSource, Ipam};
 pub use config::static_ipam::StaticAddress;
+pub use config::tuning::TuningRequest;
 pub use config::{Config, Header};
 pub use error::Error;
 pub use intent::{intent, network};

@@ -60,8 +60,9 @@ impl App {
                 update.ingress = Some(*policy);
                 self.handle.adopt_or_update(update, clock::now()).await?;
             }
-            PluginRequest::Settings(settings) => {
-                sysctl_allowlist::admit(settings)?;
+            PluginRequest::Settings(requested) => {
+                sysctl_allowlist::admit(requested)?;
+                let settings = &requested.settings;
                 let tune = self.tune(&request, settings)?;
                 let ifname = tune.ifname.clone();
                 let backup = BackupFile::of(&request.backup_folder, &tune.keys);
@@ -173,8 +174,8 @@ impl App {
                     .check_chained(keys, BTreeSet::new(), None)
                     .await?;
             }
-            PluginRequest::Settings(settings) => {
-                let tune = self.tune(request, settings)?;
+            PluginRequest::Settings(requested) => {
+                let tune = self.tune(request, &requested.settings)?;
                 self.handle.check_settings(tune).await?;
             }
             PluginRequest::Nothing if request.plugin == Plugin::Loopback => {

@@ -18,6 +18,26 @@ use crate::values::parse_mac;
 /// Placeholder for the interface's name in a sysctl key.
 const INTERFACE: &str = "IFNAME";
 
+/// The settings that a configuration requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TuningRequest {
+    /// Settings of the interface, and sysctls by path.
+    pub settings: InterfaceSettings,
+    /// Key of each sysctl as the configuration has it, possibly with `IFNAME`, by path.
+    pub sysctl_keys: BTreeMap<String, String>,
+}
+
+impl TuningRequest {
+    /// Adds sysctls, which take precedence over those of an earlier source.
+    fn add_sysctls(&mut self, pairs: Vec<(String, String)>, ifname: &IfName) -> Result<(), Error> {
+        for (path, (key, value)) in paths(pairs, ifname)? {
+            self.settings.sysctls.insert(path.clone(), value);
+            self.sysctl_keys.insert(path, key);
+        }
+        Ok(())
+    }
+}
+
 /// Parses the settings of a configuration, `runtimeConfig` and `args.cni`. Sysctls are parsed from
 /// `text`, where their keys keep their case; `config` has all keys in lower case.
 ///
@@ -28,7 +48,7 @@ pub(crate) fn settings(
     args: &Args,
     text: &str,
     ifname: &IfName,
-) -> Result<InterfaceSettings, Error> {
+) -> Result<TuningRequest, Error> {
     let runtime = config.object("runtimeConfig")?;
     let cni = config
         .object("args")?
@@ -42,13 +62,17 @@ pub(crate) fn settings(
     if let Some(cni) = &cni {
         apply(&mut settings, cni)?;
     }
-    settings.sysctls = paths(sysctls(text)?, ifname)?;
+    let mut request = TuningRequest {
+        settings,
+        sysctl_keys: BTreeMap::new(),
+    };
+    request.add_sysctls(sysctls(text)?, ifname)?;
     if let Some(args) = member(text, "args")?
         && let Some(cni) = member(args.get(), "cni")?
     {
-        settings.sysctls.extend(paths(sysctls(cni.get())?, ifname)?);
+        request.add_sysctls(sysctls(cni.get())?, ifname)?;
     }
-    Ok(settings)
+    Ok(request)
 }
 
 /// Applies the members of an object. An absent member keeps the value of an earlier source.
@@ -73,11 +97,16 @@ fn mac(source: &Object<'_>) -> Result<Option<Mac>, Error> {
     mac.map(Some).map_err(|why| node.invalid(why))
 }
 
-/// Returns sysctls by their path. Two keys of one source with the same path are an error.
-fn paths(pairs: Vec<(String, String)>, ifname: &IfName) -> Result<BTreeMap<String, String>, Error> {
+/// Returns keys and values of sysctls by path. Two keys of one source with the same path are an
+/// error.
+fn paths(
+    pairs: Vec<(String, String)>,
+    ifname: &IfName,
+) -> Result<BTreeMap<String, (String, String)>, Error> {
     let mut found = BTreeMap::new();
     for (key, value) in pairs {
-        if found.insert(path(&key, ifname)?, value).is_some() {
+        let path = path(&key, ifname)?;
+        if let Some((key, _)) = found.insert(path, (key, value)) {
             // The words are those of the reference plugin.
             return Err(Error::invalid_config(format!(
                 "duplicated sysctl keys are not allowed: {key}"

@@ -9,13 +9,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use model::{
-    Adoption, Assigned, AttachmentKey, ContainerId, IfName, IngressPolicy, InterfaceSettings,
-    NetnsPath, NetworkName, PodName, PortMapping,
+    Adoption, Assigned, AttachmentKey, ContainerId, IfName, IngressPolicy, NetnsPath, NetworkName,
+    PodName, PortMapping,
 };
 
 use crate::config::Header;
 use crate::config::bandwidth::{self, RequestedLimits};
-use crate::config::{tuning, unsupported};
+use crate::config::tuning::{self, TuningRequest};
+use crate::config::unsupported;
 use crate::json::{self, Object};
 use crate::request::check_version::check_version;
 use crate::request::environment::{Command, Environment, variable};
@@ -78,7 +79,7 @@ pub enum PluginRequest {
     /// firewall: which other pods may connect to the pod.
     Policy(IngressPolicy),
     /// tuning: sysctls and link settings of the interface.
-    Settings(Box<InterfaceSettings>),
+    Settings(Box<TuningRequest>),
 }
 
 /// `iptablesAdminChainName` where it is not set.
@@ -160,7 +161,7 @@ impl ChainedRequest {
             PluginRequest::Ports(mappings) => mappings.is_empty(),
             PluginRequest::Limits(limits) => limits.bandwidth.is_unlimited(),
             PluginRequest::Policy(policy) => *policy == IngressPolicy::Open,
-            PluginRequest::Settings(settings) => **settings == InterfaceSettings::default(),
+            PluginRequest::Settings(request) => **request == TuningRequest::default(),
         };
         nothing && matches!(self.command, Command::Add | Command::Check)
     }
@@ -242,8 +243,8 @@ fn plugin_request(
             ingress_policy(config)?.unwrap_or_default(),
         )),
         Plugin::Tuning => {
-            let settings = tuning::settings(config, args, text, ifname)?;
-            Ok(PluginRequest::Settings(Box::new(settings)))
+            let request = tuning::settings(config, args, text, ifname)?;
+            Ok(PluginRequest::Settings(Box::new(request)))
         }
         Plugin::Viaduct | Plugin::Bridge | Plugin::HostLocal | Plugin::Loopback => {
             Ok(PluginRequest::Nothing)

@@ -1,6 +1,6 @@
 //! Tests of requests to chained plugins, as runtimes write them.
 
-use model::{Bandwidth, IngressPolicy};
+use model::{Bandwidth, IngressPolicy, InterfaceSettings};
 use serde_json::{Value, json};
 
 use super::*;
@@ -223,11 +223,47 @@ fn ingress_policy_has_the_reference_plugins_three_values() {
 }
 
 fn tuned(settings: &Value, args: &str) -> Result<InterfaceSettings, Error> {
+    tuning_request(settings, args).map(|request| request.settings)
+}
+
+fn tuning_request(settings: &Value, args: &str) -> Result<TuningRequest, Error> {
     let request = read_with(Plugin::Tuning, Command::Add, args, &chained(settings))?;
-    let PluginRequest::Settings(settings) = request.requested else {
+    let PluginRequest::Settings(requested) = request.requested else {
         panic!("{:?}", request.requested);
     };
-    Ok(*settings)
+    Ok(*requested)
+}
+
+/// The operator's allowlist is for keys as the configuration has them.
+#[test]
+fn sysctl_keys_of_a_tuning_request_are_kept_as_configured() {
+    let settings = json!({
+        "sysctl": { "net.ipv4.conf.IFNAME.arp_filter": "1", "net/core/somaxconn": "2" },
+        "args": { "cni": { "sysctl": { "net.core.somaxconn": "3" } } },
+    });
+    let request = tuning_request(&settings, "").unwrap();
+    let keys: Vec<[&str; 2]> = request
+        .sysctl_keys
+        .iter()
+        .map(|(path, key)| [path.as_str(), key.as_str()])
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            ["net/core/somaxconn", "net.core.somaxconn"],
+            [
+                "net/ipv4/conf/eth0/arp_filter",
+                "net.ipv4.conf.IFNAME.arp_filter"
+            ],
+        ]
+    );
+    assert!(
+        request
+            .settings
+            .sysctls
+            .keys()
+            .eq(request.sysctl_keys.keys())
+    );
 }
 
 #[test]
