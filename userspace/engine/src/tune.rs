@@ -125,32 +125,45 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Restores the recorded settings of an interface, or those of `tune` if there is no record.
-    /// Does nothing if the interface is gone. Deletes the record.
+    /// Does nothing if the interface is gone. A setting that cannot be restored is logged and does
+    /// not prevent the others: a DEL that failed for it would fail for ever. Deletes the record.
     pub fn restore_settings(&mut self, tune: &Tune) -> Result<(), EngineError> {
         let names = store_names(&tune.keys);
         let recorded = names.iter().find_map(|name| self.store.choice(name));
         let previous = recorded.map_or_else(|| tune.settings.clone(), from_text);
         let observed = self.settings_of(&tune.netns, &tune.ifname, &previous)?;
         let observed = observed.filter(|observed| observed.settings.has_link_settings());
-        if let Some(ObservedSettings {
-            netns,
-            settings: present,
-        }) = observed
-            && previous.has_link_settings()
-        {
-            self.step(&Step::TunePod {
-                netns,
-                ifname: tune.ifname.clone(),
-                previous: Box::new(present.restricted_to(&previous)),
-                settings: Box::new(previous.clone()),
-            })?;
-            let restored = Tune {
-                settings: previous,
+        for setting in previous.each_link_setting() {
+            let Some(observed) = &observed else { break };
+            let wanted = Tune {
+                settings: setting,
                 ..tune.clone()
             };
-            self.update_recorded_mac(&restored)?;
+            if let Err(error) = self.restore_setting(&wanted, observed) {
+                tracing::warn!(
+                    ifname = %tune.ifname,
+                    netns = %tune.netns,
+                    setting = to_text(&wanted.settings),
+                    error = crate::error::chain(&error),
+                    "cannot restore a setting of the interface; it stays as it is"
+                );
+            }
         }
         self.delete_settings_records(&tune.keys)
+    }
+
+    fn restore_setting(
+        &mut self,
+        wanted: &Tune,
+        observed: &ObservedSettings,
+    ) -> Result<(), EngineError> {
+        self.step(&Step::TunePod {
+            netns: observed.netns.clone(),
+            ifname: wanted.ifname.clone(),
+            previous: Box::new(observed.settings.restricted_to(&wanted.settings)),
+            settings: Box::new(wanted.settings.clone()),
+        })?;
+        self.update_recorded_mac(wanted)
     }
 
     fn settings_of(

@@ -42,6 +42,36 @@ impl InterfaceSettings {
         }
     }
 
+    /// Returns each setting of the link itself as settings of its own.
+    pub fn each_link_setting(&self) -> Vec<Self> {
+        let none = Self::default;
+        let each = [
+            Self {
+                mtu: self.mtu,
+                ..none()
+            },
+            Self {
+                mac: self.mac,
+                ..none()
+            },
+            Self {
+                promiscuous: self.promiscuous,
+                ..none()
+            },
+            Self {
+                all_multicast: self.all_multicast,
+                ..none()
+            },
+            Self {
+                tx_queue_length: self.tx_queue_length,
+                ..none()
+            },
+        ];
+        let mut each = Vec::from(each);
+        each.retain(Self::has_link_settings);
+        each
+    }
+
     /// Returns whether a setting of the link itself is specified, not sysctls alone.
     pub fn has_link_settings(&self) -> bool {
         self.mac.is_some()

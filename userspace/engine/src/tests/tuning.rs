@@ -1,6 +1,8 @@
 //! Recorded settings of interfaces, which the tuning plugin restores.
 
 use ::model::{InterfaceSettings, Mac, NetnsPath, State};
+use kernel::fake::Errno;
+use steps::Step;
 
 use super::chain::{foreign, update};
 use super::*;
@@ -92,5 +94,25 @@ fn recorded_settings_end_with_the_boot() {
     assert_eq!(recorded(&mut node), ["settings of foreign/eth0"]);
     node.reboot();
     node.restart();
+    assert!(recorded(&mut node).is_empty());
+}
+
+/// CNI: a DEL is repeated until it succeeds, so it may not fail for what will never be restored.
+#[test]
+fn a_setting_that_cannot_be_restored_neither_fails_the_del_nor_keeps_the_others() {
+    let mut node = Node::start();
+    let theirs = foreign(&node);
+    let before = node.fake.pod("/run/netns/foreign", "eth0").unwrap();
+    let mut tuned = tune(&theirs.key, &theirs.netns);
+    tuned.settings.mtu = Some(1300);
+    node.engine().tune(&tuned).unwrap();
+    let changes_mac =
+        |step: &Step| matches!(step, Step::TunePod { settings, .. } if settings.mac.is_some());
+    node.fake.fail_next(changes_mac, Errno::EBUSY);
+    tuned.settings = InterfaceSettings::default();
+    node.engine().restore_settings(&tuned).unwrap();
+    let side = node.fake.pod("/run/netns/foreign", "eth0").unwrap();
+    assert_eq!(side.mac, Some(TUNED), "it could not be restored");
+    assert_eq!(side.mtu, before.mtu);
     assert!(recorded(&mut node).is_empty());
 }
