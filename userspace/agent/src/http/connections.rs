@@ -4,10 +4,9 @@
 //! its runtime retries. A client that sends no request, or does not read its response, is
 //! disconnected (behaviours A1, A2).
 
-use std::future::pending;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{io, mem};
 
 use api::{ErrorBody, ErrorReason, TRY_AGAIN_LATER};
 use axum::Router;
@@ -22,8 +21,9 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
+use crate::http::refusal_log::RefusalLog;
 use crate::http::write_timeout::WriteTimeout;
 
 /// Maximum number of connections: more than the requests that the engine queues, and fewer than the
@@ -39,9 +39,6 @@ pub(crate) const MAX_METRICS_CONNECTIONS: usize = 16;
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of delivering the remaining responses when the agent stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Time between two log lines about refused connections: clients decide how many there are.
-const REFUSAL_LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Process ID of the client, as an extension of each request.
 #[derive(Clone, Copy, Debug)]
@@ -153,40 +150,6 @@ async fn refuse_all(listener: &mut impl Listener<Io: ClientStream>) {
             (stream, _) = listener.accept() => refuse(&stream, STOPPING, &mut refusals),
             refused = refusals.due() => log_refused(refused, STOPPING),
         }
-    }
-}
-
-/// Decides when refused connections are logged: the first one, then at most every
-/// [`REFUSAL_LOG_INTERVAL`] the number of those since.
-#[derive(Debug, Default)]
-struct RefusalLog {
-    /// Time of the last line.
-    logged: Option<Instant>,
-    /// Number of refusals since then.
-    refused: u64,
-}
-
-impl RefusalLog {
-    /// Counts a refusal. Returns the number of those since the last line, if a line is due.
-    fn count(&mut self) -> Option<u64> {
-        self.refused += 1;
-        let is_due = |logged: Instant| logged.elapsed() >= REFUSAL_LOG_INTERVAL;
-        self.logged.is_none_or(is_due).then(|| self.take())
-    }
-
-    /// Waits until refusals that are not logged yet are due, and returns their number. Waits for
-    /// ever if there are none.
-    async fn due(&mut self) -> u64 {
-        match self.logged {
-            Some(logged) if self.refused > 0 => sleep_until(logged + REFUSAL_LOG_INTERVAL).await,
-            _ => pending().await,
-        }
-        self.take()
-    }
-
-    fn take(&mut self) -> u64 {
-        self.logged = Some(Instant::now());
-        mem::take(&mut self.refused)
     }
 }
 
@@ -355,23 +318,6 @@ mod tests {
             assert!(!answer.starts_with("HTTP/1.1 200 "), "{answer}");
             assert!(begun.elapsed() >= HEAD_TIMEOUT, "{:?}", begun.elapsed());
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_flood_of_refused_connections_is_logged_once_a_minute_with_its_number() {
-        let mut refusals = RefusalLog::default();
-        assert_eq!(refusals.count(), Some(1), "the first one");
-        for _ in 0..1000 {
-            assert_eq!(refusals.count(), None);
-        }
-        let begun = Instant::now();
-        assert_eq!(refusals.due().await, 1000);
-        assert!(begun.elapsed() >= REFUSAL_LOG_INTERVAL);
-        assert_eq!(refusals.count(), None);
-        sleep(REFUSAL_LOG_INTERVAL).await;
-        assert_eq!(refusals.count(), Some(2));
-        let idle = timeout(10 * REFUSAL_LOG_INTERVAL, refusals.due()).await;
-        assert!(idle.is_err(), "there is nothing to log");
     }
 
     /// behaviour A4: the request's future is dropped with the connection.

@@ -15,6 +15,7 @@ use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::ReadOnlyAddress;
+use crate::http::refusal_log::RefusalLog;
 use crate::process::instance_lock;
 
 /// The machine's groups, a line each: name, password, number, members (group(5)). Not read by the C
@@ -141,6 +142,7 @@ pub(crate) struct Socket {
     listener: UnixListener,
     path: PathBuf,
     clients: Clients,
+    refusals: RefusalLog,
     /// Removes the file on drop.
     _file: Option<SocketFile>,
 }
@@ -159,6 +161,7 @@ impl Socket {
             listener: UnixListener::from_std(listener)?,
             path: path.unwrap_or_default(),
             clients: Clients::Root,
+            refusals: RefusalLog::default(),
             _file: None,
         })
     }
@@ -200,6 +203,7 @@ impl Socket {
             listener,
             path: path.to_owned(),
             clients,
+            refusals: RefusalLog::default(),
             _file: Some(SocketFile(path.to_owned())),
         })
     }
@@ -258,22 +262,39 @@ impl Listener for Socket {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (UnixStream, SocketAddr) {
+        let clients = self.clients;
         loop {
-            let (stream, address) = Listener::accept(&mut self.listener).await;
-            match self.clients.admits(&stream) {
-                Ok((true, ..)) => return (stream, address),
-                Ok((false, uid, pid)) => {
-                    let clients = self.clients;
+            let (stream, address) = tokio::select! {
+                accepted = Listener::accept(&mut self.listener) => accepted,
+                connections = self.refusals.due() => {
                     tracing::warn!(
-                        uid,
-                        pid,
+                        connections,
                         ?clients,
-                        "connection refused: the client may not use the socket"
+                        "connections refused: the clients may not use the socket"
                     );
+                    continue;
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "connection refused: cannot read the client's credentials");
-                }
+            };
+            let refused = match clients.admits(&stream) {
+                Ok((true, ..)) => return (stream, address),
+                refused => refused.map(|(_, uid, pid)| (uid, pid)),
+            };
+            let Some(connections) = self.refusals.count() else {
+                continue;
+            };
+            match refused {
+                Ok((uid, pid)) => tracing::warn!(
+                    connections,
+                    uid,
+                    pid,
+                    ?clients,
+                    "connection refused: the client may not use the socket"
+                ),
+                Err(error) => tracing::warn!(
+                    connections,
+                    %error,
+                    "connection refused: cannot read the client's credentials"
+                ),
             }
         }
     }
