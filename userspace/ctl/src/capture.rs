@@ -30,6 +30,7 @@ use frame::{Filter, Frame, Summary};
 use sink::Sink;
 use verdicts::{WAIT, Waiting};
 
+use crate::duration::seconds;
 use crate::{decode, escaped, get, signals};
 
 /// `ETH_P_ALL` in network byte order (packet(7)).
@@ -59,8 +60,8 @@ pub(crate) struct Capture {
     /// Number of packets after which the capture ends [default: none]
     #[arg(short, long, value_name = "COUNT")]
     count: Option<u64>,
-    /// Seconds after which the capture ends [default: none]
-    #[arg(long = "for", value_name = "SECONDS")]
+    /// Time after which the capture ends, for example 30s or 5m [default: none]
+    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
     seconds: Option<u64>,
     #[command(flatten)]
     filter: Filter,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::cni::{Error, NetworkList};
+use ::cni::{Error, NetworkList, parse_rate};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use invoke::{Invoker, RuntimeConf, Timeouts, find_network};
@@ -85,11 +85,11 @@ pub(crate) struct Target {
         value_name = "PORTS"
     )]
     publish: Vec<String>,
-    /// Limit of traffic to the namespace in bit/s [default: none]
-    #[arg(long, value_name = "RATE")]
+    /// Limit of traffic to the namespace in bit/s, for example 50M [default: none]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     ingress_rate: Option<u64>,
-    /// Limit of traffic from the namespace in bit/s [default: none]
-    #[arg(long, value_name = "RATE")]
+    /// Limit of traffic from the namespace in bit/s, for example 50M [default: none]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     egress_rate: Option<u64>,
     /// Argument for `CNI_ARGS` as KEY=VALUE; repeatable [default: none]
     #[arg(long = "arg", value_name = "PAIR")]
@@ -333,6 +333,24 @@ mod tests {
         for wrong in ["80", "x:80", "80:0x", "80:80/icmp", "70000:1"] {
             assert!(port(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// The rates of `viaductctl limit` are parsed by the agent, in the same way.
+    #[test]
+    fn rates_of_a_cni_add_have_the_suffixes_of_quantities() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            target: Target,
+        }
+        let rates = |ingress: &str| {
+            use clap::Parser as _;
+            let line = ["add", "net", "/run/netns/a", "--ingress-rate", ingress];
+            Line::try_parse_from(line).map(|line| line.target.ingress_rate)
+        };
+        assert_eq!(rates("1000000").unwrap(), Some(1_000_000));
+        assert_eq!(rates("50M").unwrap(), Some(50_000_000));
+        assert!(rates("fast").is_err() && rates("1").is_err());
     }
 
     #[test]

@@ -5,11 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use api::{Client, ClientError, DropEvent, DropQuery};
 
+use crate::duration::seconds;
 use crate::output::{DataFormat, Output};
 use crate::{advised, escaped, print, render};
-
-/// Seconds for which `drops` waits for new events without `--follow`.
-const SECONDS: u64 = 3;
 
 /// Options of `viaductctl drops`.
 #[derive(Clone, Debug, clap::Args)]
@@ -23,11 +21,12 @@ pub(crate) struct Drops {
     /// Only packets that were dropped for this reason, for example spoofed-mac
     #[arg(long, value_name = "REASON")]
     reason: Option<String>,
-    /// Seconds to wait for new events without --follow
+    /// Time to wait for new events without --follow, for example 30s or 5m
     #[arg(
         long = "for",
-        value_name = "SECONDS",
-        default_value_t = SECONDS,
+        value_name = "TIME",
+        value_parser = seconds,
+        default_value = "3s",
         conflicts_with = "follow"
     )]
     seconds: u64,

@@ -17,6 +17,7 @@ mod cni;
 mod connectivity;
 mod doctor;
 mod drops;
+mod duration;
 mod exit_status;
 mod flows;
 mod limit;
