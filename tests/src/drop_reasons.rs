@@ -49,7 +49,7 @@ pub const PROVOKED: [(&str, &[DropReason]); 5] = [
     (
         "drop_reasons_of_tunnels",
         &[
-            DropReason::TunnelStranger,
+            DropReason::TunnelForeignSender,
             DropReason::TunnelSource,
             DropReason::TunnelDestination,
         ],

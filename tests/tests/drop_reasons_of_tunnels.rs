@@ -14,7 +14,7 @@ const OUTER: u16 = 8118;
 /// Source port of the dropped datagrams.
 const FROM: u16 = 41_000;
 /// Address of the third node that is in no prefix of a peer.
-const STRANGER: &str = "172.31.0.1";
+const FOREIGN: &str = "172.31.0.1";
 
 /// Sends a datagram from a port of a machine, with its address for the route.
 fn send(from: &Machine, to: SocketAddr) -> Result<()> {
@@ -38,7 +38,7 @@ fn expected(
 }
 
 /// Outer packets: of a machine that is no peer, and of a pod.
-fn strangers(cluster: &Cluster, listener: &DropListener) -> Result<()> {
+fn foreign_senders(cluster: &Cluster, listener: &DropListener) -> Result<()> {
     let [first, _, third] = &cluster.nodes[..] else {
         unreachable!("three nodes")
     };
@@ -47,7 +47,7 @@ fn strangers(cluster: &Cluster, listener: &DropListener) -> Result<()> {
     for (node, source) in first.addresses().into_iter().zip(sources) {
         let to = SocketAddr::new(node, OUTER);
         let ends = [SocketAddr::new(source.parse()?, FROM), to];
-        expected(R::TunnelStranger, "uplink_in", None, ends).check(
+        expected(R::TunnelForeignSender, "uplink_in", None, ends).check(
             &first.agent,
             listener,
             || send(router, to),
@@ -57,7 +57,7 @@ fn strangers(cluster: &Cluster, listener: &DropListener) -> Result<()> {
     for (own, node) in pod.addresses.iter().zip(third.addresses()) {
         let to = SocketAddr::new(node, OUTER);
         let ends = [SocketAddr::new(*own, FROM), to];
-        expected(R::TunnelStranger, "from_pod", Some(first), ends).check(
+        expected(R::TunnelForeignSender, "from_pod", Some(first), ends).check(
             &first.agent,
             listener,
             || send(&pod.machine, to),
@@ -72,8 +72,8 @@ fn inner(cluster: &Cluster, listener: &DropListener) -> Result<()> {
         unreachable!("three nodes")
     };
     let far = &third.sandbox.node;
-    far.call(&format!("ip address add {STRANGER}/32 dev lo"))?;
-    let from = SocketAddr::new(STRANGER.parse()?, FROM);
+    far.call(&format!("ip address add {FOREIGN}/32 dev lo"))?;
+    let from = SocketAddr::new(FOREIGN.parse()?, FROM);
     let to = SocketAddr::new(first.pod.addresses[0], 7_001);
     expected(R::TunnelSource, "uplink_in", Some(first), [from, to]).check(
         &first.agent,
@@ -112,9 +112,13 @@ fn each_drop_of_a_tunnel_is_an_event_and_explained_with_the_same_reason() -> Res
     let router = cluster.router.as_ref().context("a router")?;
     let probe = SocketAddr::new(first.addresses()[0], OUTER);
     let listener = DropListener::start(&first.agent, &probe.to_string(), || send(router, probe))?;
-    strangers(&cluster, &listener)?;
+    foreign_senders(&cluster, &listener)?;
     inner(&cluster, &listener)?;
-    let reasons = [R::TunnelStranger, R::TunnelSource, R::TunnelDestination];
+    let reasons = [
+        R::TunnelForeignSender,
+        R::TunnelSource,
+        R::TunnelDestination,
+    ];
     let provoked: BTreeSet<_> = reasons.map(R::name).into();
     are_all_provoked("drop_reasons_of_tunnels", &provoked)
 }

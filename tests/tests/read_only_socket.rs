@@ -50,7 +50,7 @@ const OTHERS: [(&str, &str); 15] = [
 /// Users without capabilities, as arguments of `setpriv`.
 const MEMBER: &str = "--reuid=1000 --regid=4711 --clear-groups";
 const SUPPLEMENTARY: &str = "--reuid=1000 --regid=1000 --groups=1000,4711";
-const STRANGER: &str = "--reuid=1000 --regid=1000 --clear-groups";
+const OTHER: &str = "--reuid=1000 --regid=1000 --clear-groups";
 
 fn run_as(sandbox: &Sandbox, user: &str, command: &str) -> Result<Output> {
     let line = format!("setpriv {user} {command}");
@@ -111,7 +111,7 @@ fn the_read_only_socket_is_closed_to_users_outside_of_its_group() -> Result<()> 
     let sandbox = Sandbox::new()?;
     let mut agent = agent(&sandbox)?;
     assert_eq!(request(&sandbox, MEMBER, "GET", "/v1/status")?.0, 200);
-    assert_eq!(request(&sandbox, STRANGER, "GET", "/v1/status")?.0, 0);
+    assert_eq!(request(&sandbox, OTHER, "GET", "/v1/status")?.0, 0);
     let mode = |path: &str| sandbox.node.call(&format!("stat --format=%a:%u:%g {path}"));
     assert_eq!(mode(SOCKET)?.trim(), "660:0:4711");
     assert_eq!(mode("/run/viaduct/viaduct.sock")?.trim(), "600:0:0");
@@ -122,7 +122,7 @@ fn the_read_only_socket_is_closed_to_users_outside_of_its_group() -> Result<()> 
     sandbox.node.call(&format!("chmod 666 {SOCKET}"))?;
     sandbox.node.call("chmod 755 /run/viaduct")?;
     for _ in 0..6 {
-        assert_eq!(request(&sandbox, STRANGER, "GET", "/v1/status")?.0, 0);
+        assert_eq!(request(&sandbox, OTHER, "GET", "/v1/status")?.0, 0);
     }
     assert_eq!(request(&sandbox, MEMBER, "GET", "/v1/status")?.0, 200);
     agent.terminate()?;
@@ -156,10 +156,10 @@ fn viaductctl_of_a_group_member_queries_and_changes_nothing() -> Result<()> {
         !refused.status.success() && text.contains("serves queries only"),
         "{text}"
     );
-    let stranger = run_as(&sandbox, STRANGER, &format!("{ctl} list"))?;
-    let text = String::from_utf8(stranger.stderr)?;
+    let other = run_as(&sandbox, OTHER, &format!("{ctl} list"))?;
+    let text = String::from_utf8(other.stderr)?;
     ensure!(
-        !stranger.status.success() && text.contains("socket-group"),
+        !other.status.success() && text.contains("socket-group"),
         "{text}"
     );
     assert_eq!(agent.get("/v1/attachments/pod")?[0]["state"], "attached");

@@ -242,7 +242,7 @@ fn an_existing_interface_is_not_touched() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = sandbox.pod("pod")?;
     pod.machine
-        .call("ip link add eth0 type veth peer name stranger")?;
+        .call("ip link add eth0 type veth peer name foreign")?;
     let before = Residue::of(&sandbox.node, &[&pod.machine])?;
     let answer = pod.prepare(Verb::Add, pod.config()).run(&sandbox.node)?;
     assert_refused(&answer, None, "eth0")?;

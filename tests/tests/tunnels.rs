@@ -164,7 +164,7 @@ fn one_outer_family_carries_both_inner_families() -> Result<()> {
 }
 
 #[test]
-fn outer_packets_of_strangers_and_of_pods_are_dropped_by_name() -> Result<()> {
+fn outer_packets_of_foreign_senders_and_of_pods_are_dropped_by_name() -> Result<()> {
     let cluster = connected()?;
     let [first, _, third] = &cluster.nodes[..] else {
         unreachable!("three nodes")
@@ -174,7 +174,7 @@ fn outer_packets_of_strangers_and_of_pods_are_dropped_by_name() -> Result<()> {
         let outer = SocketAddr::new(address, OUTER);
         // Whole, and in fragments.
         for length in [64, 4_000] {
-            await_drop(first, "tunnel-stranger", || {
+            await_drop(first, "tunnel-foreign-sender", || {
                 send_datagram(router, outer, length)
             })?;
         }
@@ -183,7 +183,7 @@ fn outer_packets_of_strangers_and_of_pods_are_dropped_by_name() -> Result<()> {
     for target in [first.addresses(), third.addresses()] {
         for address in target {
             let outer = SocketAddr::new(address, OUTER);
-            await_drop(first, "tunnel-stranger", || {
+            await_drop(first, "tunnel-foreign-sender", || {
                 send_datagram(&first.pod.machine, outer, 64)
             })?;
         }
@@ -203,7 +203,7 @@ fn outer_packets_of_strangers_and_of_pods_are_dropped_by_name() -> Result<()> {
     router.call(&format!("ip route add {victim} dev evil"))?;
     let sink = first.pod.machine.run(|| UdpSocket::bind((victim, 7_001)))?;
     sink.set_read_timeout(Some(patient(Duration::from_millis(100))))?;
-    await_drop(first, "tunnel-stranger", || {
+    await_drop(first, "tunnel-foreign-sender", || {
         send_datagram(router, SocketAddr::new(victim, 7_001), 32)
     })?;
     ensure!(sink.recv(&mut [0; 64]).is_err(), "a forged packet arrived");
@@ -211,7 +211,7 @@ fn outer_packets_of_strangers_and_of_pods_are_dropped_by_name() -> Result<()> {
 }
 
 #[test]
-fn inner_packets_of_strangers_and_to_the_node_are_dropped_by_name() -> Result<()> {
+fn inner_packets_of_foreign_senders_and_to_the_node_are_dropped_by_name() -> Result<()> {
     let cluster = connected()?;
     let [first, _, third] = &cluster.nodes[..] else {
         unreachable!("three nodes")

@@ -250,7 +250,7 @@ drop_reasons! {
     /// A packet for the UDP port of the tunnels between nodes has a source address that no peer
     /// has, or comes from a pod. VXLAN has no authentication: the kernel would accept the packet
     /// inside.
-    TunnelStranger = 32, "tunnel-stranger",
+    TunnelForeignSender = 32, "tunnel-foreign-sender",
         at "from_pod, uplink_in",
         do "Compare the source (`viaductctl drops`) with the addresses of the peers (`viaductctl \
             peers`). A node may send with an address that its entry in the list lacks: add the \

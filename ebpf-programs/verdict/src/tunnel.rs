@@ -42,7 +42,7 @@ pub(crate) fn check_outer<E: Node>(node: &mut E, work: &mut Work) -> Decision<()
     }
     let from = work.interface;
     if is_received(node, work, from) {
-        Err(DropReason::TunnelStranger)
+        Err(DropReason::TunnelForeignSender)
     } else {
         Ok(())
     }
@@ -57,7 +57,7 @@ pub(crate) fn check_sent<E: Node>(node: &mut E, work: &mut Work) -> Decision<()>
     let from = node.pod(work.pod).map_or(0, |pod| pod.network);
     if node.tunnel_peer(&work.headers.tuple.destination).is_some() || is_received(node, work, from)
     {
-        Err(DropReason::TunnelStranger)
+        Err(DropReason::TunnelForeignSender)
     } else {
         Ok(())
     }

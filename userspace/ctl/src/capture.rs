@@ -92,7 +92,7 @@ impl Capture {
         eprintln!("Capturing {} of pod {}", self.ifname, self.pod);
         let counts = self.copy(client, (&mut tap, &events), &mut sink, &stop)?;
         eprintln!(
-            "{} packets captured, {} lost for want of buffer space",
+            "{} packets captured, {} lost while the socket's buffer was full",
             counts.captured, counts.lost
         );
         Ok(String::new())

@@ -36,7 +36,7 @@ pub(crate) const fn decision_of(reason: DropReason) -> Option<Decision> {
         | R::SpoofedAddress
         | R::SpoofedFromOutside
         | R::Martian
-        | R::TunnelStranger
+        | R::TunnelForeignSender
         | R::TunnelSource
         | R::RogueRouter
         | R::RogueDhcp => Some(Decision::Sender),

@@ -44,7 +44,7 @@ impl TunnelOptions {
     /// Default of [`TunnelOptions::vni`].
     pub const VNI: u32 = 118;
     /// Default of [`TunnelOptions::port`]: not that of other overlays, whose packets would be those
-    /// of strangers.
+    /// of foreign senders.
     pub const PORT: u16 = 8118;
 }
 

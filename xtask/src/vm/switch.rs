@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_sought_everywhere_and_then_known() {
+    fn frames_to_an_unknown_address_leave_by_all_ports_until_it_has_sent() {
         let mut known = Known::default();
         assert_eq!(known.ways(0, &frame(2, 1), 3), [1, 2]);
         assert_eq!(known.ways(1, &frame(1, 2), 3), [0]);

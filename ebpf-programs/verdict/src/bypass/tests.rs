@@ -165,9 +165,9 @@ fn packets_that_need_the_stack_are_not_redirected() {
             "the node's own"
         );
 
-        let stranger = Mac::new([2, 9, 9, 9, 9, 9]);
+        let foreign = Mac::new([2, 9, 9, 9, 9, 9]);
         for to in [other_pod()[family], remote()[family]] {
-            let bytes = frame(pod()[family], to, stranger);
+            let bytes = frame(pod()[family], to, foreign);
             assert_eq!(sent(open_node(), &bytes).0, Verdict::Pass, "for another");
         }
     }

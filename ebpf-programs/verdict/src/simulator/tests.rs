@@ -282,9 +282,9 @@ fn errors_of_a_pod_are_about_packets_that_were_sent_to_it() {
         let about =
             |destination| Frame::new(other, destination, Body::Udp(7, 9, vec![0; 8])).packet();
         let mut send = |frame: &[u8]| simulator.run(Place::FromPod, INTERFACE, frame).0;
-        for stranger in [remote, other, node()[family]] {
+        for foreign in [remote, other, node()[family]] {
             let refused = Verdict::Drop(DropReason::SpoofedAddress);
-            assert_eq!(send(&report(about(stranger))), refused, "{stranger:?}");
+            assert_eq!(send(&report(about(foreign))), refused, "{foreign:?}");
         }
         assert!(!matches!(send(&report(about(own))), Verdict::Drop(_)));
         let cut = about(own)[..16].to_vec();

@@ -37,7 +37,7 @@ fn tunnel_node() -> World {
 }
 
 /// Addresses of a machine that is no peer.
-fn stranger() -> [Address; 2] {
+fn foreign_sender() -> [Address; 2] {
     let v6: std::net::Ipv6Addr = "2001:db8:bad::66".parse().unwrap();
     [Address::v4([203, 0, 113, 66]), Address::v6(v6.octets())]
 }
@@ -56,21 +56,21 @@ fn received(place: u32, frame: &Frame) -> Verdict {
 }
 
 #[test]
-fn outer_packets_of_peers_pass_and_those_of_strangers_are_dropped() {
+fn outer_packets_of_peers_pass_and_those_of_foreign_senders_are_dropped() {
     for family in FAMILIES {
         let to = node()[family];
         let of_peer = Frame::new(remote()[family], to, outer());
         assert_eq!(received(UPLINK, &of_peer), Verdict::Pass);
-        let foreign = Frame::new(stranger()[family], to, outer());
-        let dropped = Verdict::Drop(DropReason::TunnelStranger);
+        let foreign = Frame::new(foreign_sender()[family], to, outer());
+        let dropped = Verdict::Drop(DropReason::TunnelForeignSender);
         assert_eq!(received(UPLINK, &foreign), dropped);
         // Other ports, and other hosts behind this one, are no matter of the tunnel's.
-        let other = Frame::new(stranger()[family], to, question(PORT + 1));
+        let other = Frame::new(foreign_sender()[family], to, question(PORT + 1));
         assert_eq!(received(UPLINK, &other), Verdict::Pass);
         let mut world = tunnel_node();
         let distant = friend()[family];
         world.egress_routes.insert(distant, UPLINK);
-        let forwarded = Frame::new(stranger()[family], distant, outer()).bytes();
+        let forwarded = Frame::new(foreign_sender()[family], distant, outer()).bytes();
         let verdict = Simulator::new(world).run(Place::UplinkIn, UPLINK, &forwarded);
         assert_eq!(verdict.0, Verdict::Pass);
     }
@@ -78,29 +78,33 @@ fn outer_packets_of_peers_pass_and_those_of_strangers_are_dropped() {
 
 /// The socket of a tunnel receives these as well.
 #[test]
-fn outer_packets_of_strangers_to_groups_and_broadcasts_are_dropped() {
+fn outer_packets_of_foreign_senders_to_groups_and_broadcasts_are_dropped() {
     let v6: std::net::Ipv6Addr = "ff02::1".parse().unwrap();
     for (source, to) in [
-        (stranger()[0], Address::v4([255; 4])),
-        (stranger()[0], Address::v4([192, 0, 2, 255])),
-        (stranger()[0], Address::v4([224, 0, 0, 1])),
-        (stranger()[1], Address::v6(v6.octets())),
+        (foreign_sender()[0], Address::v4([255; 4])),
+        (foreign_sender()[0], Address::v4([192, 0, 2, 255])),
+        (foreign_sender()[0], Address::v4([224, 0, 0, 1])),
+        (foreign_sender()[1], Address::v6(v6.octets())),
     ] {
         let group = Mac::new([0x33, 0x33, 0, 0, 0, 1]);
         let frame = Frame::new(source, to, outer()).from_to(Mac::new([2, 0, 0, 0, 0, 5]), group);
         let verdict = received(UPLINK, &frame);
-        assert_eq!(verdict, Verdict::Drop(DropReason::TunnelStranger), "{to:?}");
+        assert_eq!(
+            verdict,
+            Verdict::Drop(DropReason::TunnelForeignSender),
+            "{to:?}"
+        );
     }
 }
 
 #[test]
-fn fragments_of_a_strangers_outer_packet_are_dropped() {
+fn fragments_of_a_foreign_senders_outer_packet_are_dropped() {
     for family in FAMILIES {
         let mut simulator = Simulator::new(tunnel_node());
-        let frame = Frame::new(stranger()[family], node()[family], outer());
+        let frame = Frame::new(foreign_sender()[family], node()[family], outer());
         for piece in frame.fragments(77, 16) {
             let (verdict, _) = simulator.run(Place::UplinkIn, UPLINK, &piece);
-            assert_eq!(verdict, Verdict::Drop(DropReason::TunnelStranger));
+            assert_eq!(verdict, Verdict::Drop(DropReason::TunnelForeignSender));
         }
     }
 }
@@ -111,7 +115,7 @@ fn pods_send_nothing_to_the_tunnels_port_of_this_node_or_a_peer() {
     for family in FAMILIES {
         let sent = |to: Address| {
             let mut world = tunnel_node();
-            world.egress_routes.insert(stranger()[family], UPLINK);
+            world.egress_routes.insert(foreign_sender()[family], UPLINK);
             let frame = Frame::new(pod()[family], to, outer()).from_to(mac(), bridge_mac());
             let mut simulator = Simulator::new(world);
             simulator.run(Place::FromPod, INTERFACE, &frame.bytes()).0
@@ -119,11 +123,14 @@ fn pods_send_nothing_to_the_tunnels_port_of_this_node_or_a_peer() {
         for to in [gateway()[family], node()[family], remote()[family]] {
             assert_eq!(
                 sent(to),
-                Verdict::Drop(DropReason::TunnelStranger),
+                Verdict::Drop(DropReason::TunnelForeignSender),
                 "{to:?}"
             );
         }
-        assert_eq!(sent(stranger()[family]), Verdict::RedirectNeigh(UPLINK));
+        assert_eq!(
+            sent(foreign_sender()[family]),
+            Verdict::RedirectNeigh(UPLINK)
+        );
     }
 }
 
@@ -132,11 +139,11 @@ fn inner_packets_have_the_source_of_a_peers_pod() {
     for family in FAMILIES {
         let inner = |source: [Address; 2]| Frame::new(source[family], pod()[family], question(53));
         assert_eq!(received(TUNNEL, &inner(friend())), Verdict::Pass);
-        for source in [remote(), stranger(), node(), pod()] {
+        for source in [remote(), foreign_sender(), node(), pod()] {
             let verdict = received(TUNNEL, &inner(source));
             assert_eq!(verdict, Verdict::Drop(DropReason::TunnelSource));
         }
-        for piece in inner(stranger()).fragments(78, 8) {
+        for piece in inner(foreign_sender()).fragments(78, 8) {
             let mut simulator = Simulator::new(tunnel_node());
             let (verdict, _) = simulator.run(Place::UplinkIn, TUNNEL, &piece);
             assert_eq!(verdict, Verdict::Drop(DropReason::TunnelSource));
@@ -156,7 +163,7 @@ fn inner_packets_are_for_pods_and_published_ports_only() {
         };
         assert_eq!(inner(pod(), 53), Verdict::Pass);
         assert!(!matches!(inner(gateway(), HOSTPORT), Verdict::Drop(_)));
-        for to in [gateway(), node(), remote(), stranger()] {
+        for to in [gateway(), node(), remote(), foreign_sender()] {
             assert_eq!(inner(to, 22), dropped);
         }
         let ping = Body::echo_request(&gateway()[family], 9);
@@ -244,7 +251,7 @@ fn without_tunnels_the_port_is_one_like_others() {
         let mut world = tunnel_node();
         world.settings.tunnel_port = Port::NONE;
         let mut simulator = Simulator::new(world);
-        let frame = Frame::new(stranger()[family], node()[family], outer()).bytes();
+        let frame = Frame::new(foreign_sender()[family], node()[family], outer()).bytes();
         let (verdict, _) = simulator.run(Place::UplinkIn, UPLINK, &frame);
         assert_eq!(verdict, Verdict::Pass);
     }

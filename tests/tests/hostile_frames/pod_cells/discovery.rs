@@ -234,12 +234,12 @@ fn listeners(draft: &mut Draft, net: &Net, by: &str, source: Ipv6Addr) {
 fn wrong_link_layer(draft: &mut Draft, net: &Net) {
     let own = &net.attacker;
     let mate = (net.mate.mac, net.mate.v6());
-    let strangers = [
+    let foreign = [
         net.mate.mac,
         net.gateway.mac,
         Mac::new([2, 0xaa, 0, 0, 0, 4]),
     ];
-    for mac in strangers {
+    for mac in foreign {
         for position in [0, 1] {
             for (kind, target, link_layer) in [
                 (ADVERTISEMENT, own.v6(), option::target(mac)),

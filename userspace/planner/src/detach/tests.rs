@@ -44,7 +44,7 @@ fn a_link_without_its_alias_is_identified_by_its_mac_address() {
         steps.any(|step| matches!(step, Step::DeleteVeth { .. }))
     };
     assert!(deletes(attachment.key.host_mac()));
-    assert!(!deletes(parse("02:00:00:00:00:01")), "a stranger's");
+    assert!(!deletes(parse("02:00:00:00:00:01")), "a foreign link");
 }
 
 /// behaviour S10: DEL of an attachment that is gone succeeds.
