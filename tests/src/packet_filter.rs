@@ -67,24 +67,13 @@ impl PacketFilter {
         Ok(())
     }
 
-    /// As [`PacketFilter::all`], without the rules of Viaduct.
+    /// Returns the rules of other software: neither Viaduct's chain nor the rule that jumps to it.
     pub fn foreign(self, node: &Machine) -> Result<String> {
-        let own = |line: &&str| !line.contains("VIADUCT");
         if self == Self::Native {
-            let listed = node.call("nft --stateless list table inet mine")?;
-            let text = listed
-                .split("\n\tchain VIADUCT-FORWARD")
-                .next()
-                .unwrap_or_default()
-                .trim_end_matches(|end: char| end == '}' || end.is_whitespace());
-            return Ok(text.lines().filter(own).collect::<Vec<_>>().join("\n"));
+            let table = node.call("nft --stateless list table inet mine")?;
+            return Ok(without_chain(&table));
         }
-        let mut all = String::new();
-        for tool in self.tools() {
-            let text = node.call(&format!("{tool} -S"))?;
-            all += &text.lines().filter(own).collect::<Vec<_>>().join("\n");
-        }
-        Ok(all)
+        self.all(node).map(|rules| without_own_lines(&rules))
     }
 
     /// Returns the rules of both families without counters.
@@ -97,9 +86,40 @@ impl PacketFilter {
     }
 }
 
+/// The table as it was before Viaduct has added its chain, which is the last one.
+fn without_chain(table: &str) -> String {
+    let before = table.split("\n\tchain VIADUCT-FORWARD").next();
+    let is_end = |end: char| end == '}' || end.is_whitespace();
+    without_own_lines(before.unwrap_or_default().trim_end_matches(is_end))
+}
+
+/// The lines that neither add nor name Viaduct's chain.
+fn without_own_lines(rules: &str) -> String {
+    let lines = rules.lines().filter(|line| !line.contains("VIADUCT"));
+    lines.fold(String::new(), |all, line| all + line + "\n")
+}
+
 /// Executes rules in the syntax of nft.
 pub fn write_rules(node: &Machine, rules: &str) -> Result<()> {
     node.mounts()
         .run(|| std::fs::write("/run/rules.nft", rules))?;
     node.call("nft -f /run/rules.nft").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_rules_are_those_without_viaducts_chain() {
+        let rules = "-P FORWARD DROP\n-N VIADUCT-FORWARD\n-A FORWARD -j VIADUCT-FORWARD\n\
+                     -A FORWARD -j USER\n-A VIADUCT-FORWARD -i cbr0 -j ACCEPT\n";
+        let foreign = without_own_lines(rules);
+        assert_eq!(foreign, "-P FORWARD DROP\n-A FORWARD -j USER\n");
+        let bare = "table inet mine {\n\tchain forward {\n\t\taccept\n\t}\n}\n";
+        let with_chain = "table inet mine {\n\tchain forward {\n\t\taccept\n\
+                          \t\tjump VIADUCT-FORWARD\n\t}\n\n\tchain VIADUCT-FORWARD {\n\t}\n}\n";
+        assert_eq!(without_chain(with_chain), without_chain(bare));
+        assert!(without_chain(bare).contains("accept"));
+    }
 }
