@@ -16,6 +16,8 @@ const STATIC_GLIBC: &str = "-Ctarget-feature=+crt-static";
 /// Linked at a fixed address, so that nothing is relocated at start: writing to a page of pointers
 /// costs a page fault and a copy of the page.
 const IN_PLACE: &str = "-Crelocation-model=static";
+/// Code and constants share a segment: fewer pages to map, and to fill up.
+const ONE_SEGMENT: &str = "-Clink-arg=-Wl,-z,noseparate-code";
 
 /// The built programs.
 pub(crate) struct Programs {
@@ -75,7 +77,7 @@ fn plugin(target: &str, is_static: bool, commit: &str) -> Result<()> {
         .args(["--config", "profile.release.opt-level=\"z\""])
         // Panics are not caught, and unwinding tables would be a tenth of the program.
         .args(["--config", "profile.release.panic=\"abort\""]);
-    command::run(cargo.args(STRIPPED).arg(IN_PLACE))
+    command::run(cargo.args(STRIPPED).args([IN_PLACE, ONE_SEGMENT]))
 }
 
 /// Returns a call of cargo that builds for a target with these compiler flags.

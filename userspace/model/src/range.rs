@@ -1,6 +1,5 @@
 //! Address ranges and range sets, by the rules of host-local's configuration.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{Cidr, InterfaceAddress};
@@ -188,18 +187,20 @@ impl RangeSet {
         {
             return Err(RangeError::MixedFamilies);
         }
-        // Earlier ranges, by their first addresses. They are disjoint, so if the last one that
-        // begins before the end of a range does not overlap it, none does.
-        let mut earlier: BTreeMap<IpAddr, &Range> = BTreeMap::new();
+        // Earlier ranges in the order of their addresses. They are disjoint, so if the last one
+        // that begins before the end of a range does not overlap it, none does. A vector and not a
+        // map: the plugin, which has few ranges, would have the map's code.
+        let mut earlier: Vec<&Range> = Vec::new();
         for (index, range) in ranges.iter().enumerate() {
-            let nearest = earlier.range(..=range.last).next_back();
-            let clash = nearest
-                .filter(|(_, other)| overlap(other, range))
+            let end = earlier.partition_point(|other| other.first <= range.last);
+            let clash = earlier[..end]
+                .last()
+                .filter(|other| overlap(other, range))
                 .and_then(|_| ranges[..index].iter().find(|other| overlap(other, range)));
             if let Some(other) = clash {
                 return Err(RangeError::Overlap(range.subnet, other.subnet));
             }
-            earlier.insert(range.first, range);
+            earlier.insert(end, range);
         }
         Ok(Self(ranges))
     }

@@ -190,7 +190,7 @@ mod tests {
     use tokio::net::UnixListener;
     use tokio::sync::{mpsc, oneshot};
     use tokio::task::JoinHandle;
-    use tokio::time::timeout;
+    use tokio::time::Instant;
 
     use super::*;
 
