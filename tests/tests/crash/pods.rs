@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::residue::assert_no_residue;
+use e2e::residue::await_no_residue;
 use e2e::{
     Agent, Answer, Call, Config, CrashPoints, Mapping, NODE, NumberedDatagrams, Pod, Residue,
     Sandbox, Verb, WORLD, program,
@@ -114,8 +114,9 @@ impl Scene {
     /// Checks that nothing of the pod is left.
     fn is_gone(&self) -> Result<()> {
         self.is_sound()?;
-        let now = Residue::of(&self.sandbox.node, &[])?;
-        assert_no_residue(&self.without, &now)
+        // A command of this test that takes three seconds on a busy machine is a process outside of
+        // the agent's cgroup: the netfilter table serves it for as long as it is there.
+        await_no_residue(&self.without, &self.sandbox.node)
     }
 
     /// Deletes the pod after a crash; must succeed and leave nothing.
