@@ -56,6 +56,8 @@ pub(crate) fn bpf_object_with(tools: &Tools, target: &Path, feature: Option<&str
         .args(["--config", &bpf_flags(tools)?])
         // Would replace the flags.
         .env_remove("RUSTFLAGS")
+        // Its many units inline less: functions then need more stack than the kernel allows.
+        .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_PROFILE_RELEASE_STRIP", "none")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "2")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
