@@ -214,7 +214,7 @@ fn flows_that_are_refused_are_events_and_explained_with_the_same_reason() -> Res
     for pod in pods.drain(1..) {
         pod.del()?;
     }
-    let senders = prepare(&pods, 2_300)?;
+    let senders = prepare(&pods, 1_200)?;
     until("the pod has as many flows as its quota", || {
         send(&senders)?;
         Ok((dropped(&agent, DropReason::FlowQuota.name())? > 0).then_some(()))
@@ -229,7 +229,7 @@ fn flows_that_are_refused_are_events_and_explained_with_the_same_reason() -> Res
 /// CPU. Interrupts for the work of others count as the sender's own time, so that rate may be lower
 /// by a fifth.
 const SYNS_PER_SECOND: u32 = 25_000;
-/// A flow table with a budget of 2,048 flows, which the flood uses up in a fraction of a second.
+/// A flow table with a budget of 1,024 flows, which the flood uses up in a fraction of a second.
 const SMALL_TABLE: u32 = 8_192;
 
 /// Where a flood of SYNs goes.

@@ -125,9 +125,9 @@ fn the_read_only_socket_is_closed_to_users_outside_of_its_group() -> Result<()> 
         assert_eq!(request(&sandbox, OTHER, "GET", "/v1/status")?.0, 0);
     }
     assert_eq!(request(&sandbox, MEMBER, "GET", "/v1/status")?.0, 200);
-    agent.terminate()?;
     // At once for the first of a minute, and then once with their number.
     let log = agent.log();
+    agent.terminate()?;
     let lines = log.matches("may not use the socket").count();
     ensure!((1..=3).contains(&lines), "{lines} lines: {log}");
     ensure!(mode(SOCKET).is_err(), "the socket goes with the agent");
