@@ -42,16 +42,10 @@ pub(super) fn is_for_node<E: Node>(node: &mut E, work: &Work, flow: &Flow, hook:
     {
         return false;
     }
-    let is_checked = match work.headers.transport {
-        Transport::Tcp => work.headers.seen & ANSWER == ANSWER,
-        Transport::Udp => flow.last_seen != work.now,
-        Transport::None
-        | Transport::Sctp
-        | Transport::EchoRequest
-        | Transport::EchoReply
-        | Transport::IcmpError
-        | Transport::IcmpOther
-        | Transport::Portless => false,
+    let is_checked = if work.headers.transport == Transport::Tcp {
+        work.headers.seen & ANSWER == ANSWER
+    } else {
+        work.headers.transport == Transport::Udp && flow.last_seen != work.now
     };
     is_checked && node.socket(&work.headers.tuple) == Socket::Connected
 }
