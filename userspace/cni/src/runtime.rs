@@ -68,36 +68,33 @@ impl RuntimeArgs {
     pub(crate) fn read(config: &Object<'_>, args: Args) -> Result<Self, Error> {
         let mut requested = Self {
             limits: bandwidth::read(config)?,
-            addresses: args.addresses,
             gateways: args.gateways,
             mac: args.mac,
             pod: args.pod,
-            ..Self::default()
+            ..Self::read_for_host_local(config, args.addresses)?
         };
-        if let Some(args) = config.object("args")?
-            && let Some(cni) = args.object("cni")?
-        {
-            requested.override_with(&cni)?;
+        if let Some(cni) = cni_args(config)? {
+            requested.override_mac(&cni)?;
         }
         if let Some(runtime) = config.object("runtimeConfig")? {
-            requested.override_with(&runtime)?;
-            requested.ranges = ranges(&runtime)?;
+            requested.override_mac(&runtime)?;
             requested.port_mappings = port_mappings(&runtime)?;
             requested.annotations = annotations(&runtime)?;
         }
         Ok(requested)
     }
 
-    /// Parses what host-local has of the settings: addresses and ranges. The rest of the
-    /// configuration is for the plugin that calls it.
-    pub(crate) fn read_for_host_local(config: &Object<'_>, args: Args) -> Result<Self, Error> {
+    /// Parses what host-local has of the settings: ranges, and addresses, which take precedence
+    /// over those of `CNI_ARGS`. The rest of the configuration is for the plugin that calls it.
+    pub(crate) fn read_for_host_local(
+        config: &Object<'_>,
+        addresses: Vec<RequestedAddress>,
+    ) -> Result<Self, Error> {
         let mut requested = Self {
-            addresses: args.addresses,
+            addresses,
             ..Self::default()
         };
-        if let Some(args) = config.object("args")?
-            && let Some(cni) = args.object("cni")?
-        {
+        if let Some(cni) = cni_args(config)? {
             requested.override_addresses(&cni)?;
         }
         if let Some(runtime) = config.object("runtimeConfig")? {
@@ -107,8 +104,7 @@ impl RuntimeArgs {
         Ok(requested)
     }
 
-    fn override_with(&mut self, source: &Object<'_>) -> Result<(), Error> {
-        self.override_addresses(source)?;
+    fn override_mac(&mut self, source: &Object<'_>) -> Result<(), Error> {
         if let Some(node) = source.get("mac") {
             self.mac = Some(parse_mac(node.text()?).map_err(|why| node.invalid(why))?);
         }
@@ -124,6 +120,14 @@ impl RuntimeArgs {
         self.replaces_addresses |= !addresses.is_empty();
         self.addresses.extend(addresses);
         Ok(())
+    }
+}
+
+/// Returns `args.cni` of a configuration.
+pub(crate) fn cni_args<'a>(config: &Object<'a>) -> Result<Option<Object<'a>>, Error> {
+    match config.object("args")? {
+        Some(args) => args.object("cni"),
+        None => Ok(None),
     }
 }
 

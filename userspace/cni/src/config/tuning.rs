@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use crate::Error;
 use crate::json::Object;
 use crate::runtime::args::Args;
+use crate::runtime::cni_args;
 use crate::values::parse_mac;
 
 /// Placeholder for the interface's name in a sysctl key.
@@ -50,11 +51,7 @@ pub(crate) fn settings(
     ifname: &IfName,
 ) -> Result<TuningRequest, Error> {
     let runtime = config.object("runtimeConfig")?;
-    let cni = config
-        .object("args")?
-        .map(|args| args.object("cni"))
-        .transpose()?
-        .flatten();
+    let cni = cni_args(config)?;
     let mut settings = InterfaceSettings::default();
     apply(&mut settings, config)?;
     let of_runtime = runtime.as_ref().map(mac).transpose()?.flatten();

@@ -133,7 +133,7 @@ fn pool(header: &Header, config: &Object<'_>, args: Args) -> Result<Pool, Error>
         ..header.clone()
     };
     let ipam = Ipam::read(&ipam, &own)?;
-    let requested = RuntimeArgs::read_for_host_local(config, args)?;
+    let requested = RuntimeArgs::read_for_host_local(config, args.addresses)?;
     let mut ranges = requested.ranges;
     ranges.extend(ipam.ranges.iter().cloned());
     check_ranges(&ranges, header.version)?;
