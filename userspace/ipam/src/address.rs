@@ -54,7 +54,7 @@ pub fn choose(
         };
         let requested = left
             .iter()
-            .position(|address| pool.range_of(*address).is_some());
+            .position(|address| pool.set.range_of(*address).is_some());
         chosen.push(match requested {
             Some(position) => pool.give(left.remove(position))?,
             None => pool.next(leases.last_reserved.get(&index).copied(), owner)?,
@@ -72,10 +72,7 @@ pub fn choose(
 pub fn last_reserved(network: &Network, addresses: &[Assigned]) -> BTreeMap<usize, IpAddr> {
     let first_of = |set: &RangeSet| {
         let mut addresses = addresses.iter().map(|own| own.address.address);
-        addresses.find(|address| {
-            let mut ranges = set.ranges().iter();
-            ranges.any(|range| (range.first()..=range.last()).contains(address))
-        })
+        addresses.find(|address| set.range_of(*address).is_some())
     };
     let sets = network.ranges.iter().enumerate();
     sets.filter_map(|(index, set)| Some((index, first_of(set)?)))
@@ -90,14 +87,6 @@ struct Pool<'a> {
 }
 
 impl Pool<'_> {
-    fn range_of(&self, address: IpAddr) -> Option<&Range> {
-        let mut containing = self.set.ranges().iter().filter(|range| {
-            address.is_ipv4() == range.subnet().is_ipv4()
-                && (range.first()..=range.last()).contains(&address)
-        });
-        containing.next()
-    }
-
     /// Returns the requested address, unless it is taken or can never be given.
     fn give(&self, address: IpAddr) -> Result<Assigned, AddressRefusal> {
         if self.gateways.contains(&address) {
@@ -108,13 +97,12 @@ impl Pool<'_> {
         }
         let free =
             |range: &&Range| !is_edge(range, address) && !self.leases.taken.contains_key(&address);
-        let range =
-            self.range_of(address)
-                .filter(free)
-                .ok_or_else(|| AddressRefusal::AddressTaken {
-                    address,
-                    set: describe(self.set),
-                })?;
+        let range = self.set.range_of(address).filter(free).ok_or_else(|| {
+            AddressRefusal::AddressTaken {
+                address,
+                set: describe(self.set),
+            }
+        })?;
         Ok(assigned(range, address))
     }
 
@@ -169,7 +157,7 @@ impl Pool<'_> {
         let start = last.and_then(|last| {
             let index = ranges
                 .iter()
-                .position(|range| self.range_of(last) == Some(range))?;
+                .position(|range| self.set.range_of(last) == Some(range))?;
             Some((index, last))
         });
         let Some((index, last)) = start else {

@@ -215,6 +215,12 @@ impl RangeSet {
         &self.0
     }
 
+    /// Returns the range that may give `address`.
+    pub fn range_of(&self, address: IpAddr) -> Option<&Range> {
+        let mut ranges = self.0.iter();
+        ranges.find(|range| (range.first..=range.last).contains(&address))
+    }
+
     /// Returns whether the set is IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.0.iter().all(|range| range.subnet.is_ipv4())
