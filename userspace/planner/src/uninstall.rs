@@ -1,8 +1,8 @@
 //! Plans the uninstall of Viaduct from a node without attached pods.
 //!
 //! Removes what is provably ours: routes with our protocol number, programs on uplinks and the
-//! cgroup, tunnels with our alias, bridges with our alias and without ports, VLAN interfaces with
-//! our alias, and values of sysctls that are unchanged since this agent wrote them. The tables go
+//! cgroup, tunnels with our alias, bridges with our alias and without ports of others, VLAN
+//! interfaces with our alias, and values of sysctls that are unchanged since this agent wrote them. The tables go
 //! with their pins. State that stays is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use model::{IfName, Network};
 use steps::{Hook, LinkKind, NodeLink, Observed, SocketHookState, Step, SysctlKey, VlanStep};
 
 use crate::Plan;
-use crate::alias::{bridge_alias, is_our_alias};
+use crate::alias::{bridge_alias, is_gateway_port, is_our_alias};
 use crate::socket_hook::plan_detach_socket_hooks;
 
 /// A sysctl that this agent has written.
@@ -68,19 +68,13 @@ pub fn plan_uninstall(
     let is_there = |_, link| link != SocketHookState::Absent;
     (uninstall.plan).append(plan_detach_socket_hooks(&observed.socket_hooks, is_there));
     // Before the bridges: our VLAN interfaces may also be on bridges of other software, which stay.
-    for (name, link) in observed.links.iter().filter(|(_, link)| is_our_vlan(link)) {
-        uninstall.plan.push(Step::Vlan(VlanStep::DeleteLink {
-            name: name.clone(),
-            alias: link.alias.clone().unwrap_or_default(),
-        }));
-    }
+    (uninstall.plan).append(delete_vlan_links(observed, |_| true));
     for (name, link) in observed
         .links
         .iter()
         .filter(|(_, link)| is_our_bridge(link))
     {
-        let mut links = observed.links.values();
-        if links.any(|port| port.controller == Some(link.index)) {
+        if has_ports(link, observed) {
             uninstall.left.push(Leftover::Bridge(name.clone()));
         } else {
             uninstall.plan.push(Step::DeleteBridge {
@@ -98,8 +92,8 @@ pub fn plan_uninstall(
     uninstall
 }
 
-/// Plans the removal of a network's bridge: if it has the alias of the network, no ports, and is
-/// the bridge of none of `others`.
+/// Plans the removal of a network's bridge, with our VLAN interfaces on it: if it has the alias of
+/// the network, no ports of others, and is the bridge of none of `others`.
 pub fn plan_remove_bridge<'a>(
     network: &Network,
     mut others: impl Iterator<Item = &'a Network>,
@@ -107,16 +101,43 @@ pub fn plan_remove_bridge<'a>(
 ) -> Plan {
     let name = &network.bridge;
     let alias = bridge_alias(&network.name);
-    let link = observed.links.get(name).filter(|link| {
-        let mut links = observed.links.values();
-        link.alias.as_ref() == Some(&alias)
-            && !links.any(|port| port.controller == Some(link.index))
-    });
-    let is_shared = others.any(|other| other.bridge == *name);
-    Plan::of(link.filter(|_| !is_shared).map(|_| Step::DeleteBridge {
+    let link = observed
+        .links
+        .get(name)
+        .filter(|link| link.alias.as_ref() == Some(&alias) && !has_ports(link, observed));
+    let Some(bridge) = link.filter(|_| !others.any(|other| other.bridge == *name)) else {
+        return Plan::default();
+    };
+    let is_on_it = |link: &NodeLink| {
+        let of = link.switching.vlan_of;
+        of.is_some_and(|(index, _)| index == bridge.index)
+    };
+    let mut plan = delete_vlan_links(observed, is_on_it);
+    plan.push(Step::DeleteBridge {
         name: name.clone(),
         alias,
-    }))
+    });
+    plan
+}
+
+/// Plans the removal of our VLAN interfaces that `which` selects.
+fn delete_vlan_links(observed: &Observed, which: impl Fn(&NodeLink) -> bool) -> Plan {
+    let links = observed.links.iter();
+    let steps = links
+        .filter(|(_, link)| is_our_vlan(link) && which(link))
+        .map(|(name, link)| {
+            Step::Vlan(VlanStep::DeleteLink {
+                name: name.clone(),
+                alias: link.alias.clone().unwrap_or_default(),
+            })
+        });
+    Plan::of(steps)
+}
+
+/// Returns whether a bridge has ports besides those of our VLAN interfaces.
+fn has_ports(bridge: &NodeLink, observed: &Observed) -> bool {
+    let mut ports = observed.links.values();
+    ports.any(|port| port.controller == Some(bridge.index) && !is_gateway_port(port))
 }
 
 /// Returns the sysctls that `plan` writes and that outlast our links. Sysctls of our own links are

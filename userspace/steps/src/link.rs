@@ -50,6 +50,8 @@ pub struct Link {
     pub point_to_point: bool,
     /// Index of the bridge or bond that it is a port of.
     pub controller: Option<u32>,
+    /// Index of a veth pair's other end, if that is in the same namespace.
+    pub peer: Option<u32>,
     /// Whether the bridge port is in hairpin mode.
     pub hairpin: bool,
     /// VLAN and bridge port properties.
@@ -70,6 +72,7 @@ impl Link {
             promiscuous: false,
             point_to_point: false,
             controller: None,
+            peer: None,
             hairpin: false,
             switching: Switching::default(),
             alias: None,
@@ -136,7 +139,8 @@ pub struct Switching {
     /// VLAN memberships of a bridge port, or of the bridge device itself, where VLAN filtering is
     /// on.
     pub vlans: BTreeMap<VlanId, VlanMember>,
-    /// For a VLAN interface: interface index of the link below it, and the VLAN.
+    /// For the node's interface in a VLAN: index of the bridge (or other link), and the VLAN. Such
+    /// an interface is a VLAN device, or a veth pair whose other end is a bridge port with this PVID.
     pub vlan_of: Option<(u32, VlanId)>,
 }
 

@@ -1,6 +1,6 @@
 //! Bridge ports and VLANs in memory.
 
-use model::{IfName, PortOptions, VlanId};
+use model::{IfName, PortOptions, PortVlans, VlanId};
 use nix::errno::Errno;
 use steps::{LinkKind, Switching, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
 
@@ -13,11 +13,6 @@ impl World {
     pub(super) fn execute_vlan(&mut self, step: &VlanStep) -> Result<(), Errno> {
         match step {
             VlanStep::Filter { bridge, on } => self.filter_vlans(bridge, *on),
-            VlanStep::Join {
-                bridge,
-                vlan,
-                member,
-            } => self.set_member(bridge, *vlan, *member),
             VlanStep::CreateLink(spec) => self.create_vlan_link(spec),
             VlanStep::DeleteLink { name, alias } => self.delete_vlan_link(name, alias),
         }
@@ -32,19 +27,6 @@ impl World {
         Ok(())
     }
 
-    fn set_member(&mut self, bridge: &IfName, vlan: VlanId, member: bool) -> Result<(), Errno> {
-        if !member && !self.links.contains_key(bridge) {
-            return Ok(());
-        }
-        let vlans = &mut self.link_mut(bridge)?.switching.vlans;
-        if member {
-            vlans.insert(vlan, VlanMember::default());
-        } else {
-            vlans.remove(&vlan);
-        }
-        Ok(())
-    }
-
     fn create_vlan_link(&mut self, spec: &VlanLinkSpec) -> Result<(), Errno> {
         let bridge = self.link(&spec.bridge)?;
         let vlan_of = Some((bridge.index, spec.vlan));
@@ -54,11 +36,27 @@ impl World {
                 present.switching.vlan_of == vlan_of && present.alias.as_ref() == Some(&spec.alias);
             return if same { Ok(()) } else { Err(Errno::EEXIST) };
         }
-        self.add_link(spec.name.clone(), LinkKind::Ethernet);
+        let number = self.next_index;
+        let port: IfName = format!("veth{number}").parse().map_err(|_| Errno::EINVAL)?;
+        let port_index = self.add_link(port.clone(), LinkKind::Veth);
+        let index = self.add_link(spec.name.clone(), LinkKind::Veth);
+        let options = PortOptions {
+            vlans: PortVlans {
+                access: Some(spec.vlan),
+                keeps_default: spec.keeps_default,
+                ..PortVlans::default()
+            },
+            ..PortOptions::default()
+        };
+        self.join_bridge(&port, &spec.bridge, false, &options)?;
+        let other = self.link_mut(&port)?;
+        other.peer = Some(index);
+        other.alias = Some(spec.alias.clone());
         let link = self.link_mut(&spec.name)?;
         link.up = false;
         link.mac = mac;
         link.mtu = mtu;
+        link.peer = Some(port_index);
         link.alias = Some(spec.alias.clone());
         link.switching.vlan_of = vlan_of;
         Ok(())
@@ -68,42 +66,16 @@ impl World {
         let Some(link) = self.links.get(name) else {
             return Ok(());
         };
-        if link.switching.vlan_of.is_none() || link.alias.as_deref() != Some(alias) {
+        if link.kind == LinkKind::Bridge || link.alias.as_deref() != Some(alias) {
             return Err(Errno::EPERM);
         }
         self.delete_link(name);
         Ok(())
     }
 
-    /// Sets an MTU. VLAN links of a bridge never have a larger MTU than the bridge.
     pub(super) fn set_mtu(&mut self, name: &IfName, mtu: u32) -> Result<(), Errno> {
-        let link = self.link_mut(name)?;
-        link.mtu = mtu;
-        let index = link.index;
-        let ends = self.links.values_mut().filter(|end| {
-            let of = end.switching.vlan_of;
-            of.is_some_and(|(parent, _)| parent == index)
-        });
-        for end in ends {
-            end.mtu = end.mtu.min(mtu);
-        }
+        self.link_mut(name)?.mtu = mtu;
         Ok(())
-    }
-
-    /// Deletes the VLAN links of a bridge that is deleted.
-    pub(super) fn delete_ends_of(&mut self, bridge: u32) {
-        let ends: Vec<IfName> = self
-            .links
-            .iter()
-            .filter(|(_, link)| {
-                let of = link.switching.vlan_of;
-                of.is_some_and(|(parent, _)| parent == bridge)
-            })
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in ends {
-            self.delete_link(&name);
-        }
     }
 
     pub(super) fn join_bridge(

@@ -51,7 +51,7 @@ pub(super) struct World {
     pub(super) facts: CheckFacts,
     pub(super) paths: BTreeMap<NetnsPath, u64>,
     pub(super) namespaces: BTreeMap<u64, BTreeMap<IfName, PodSide>>,
-    next_index: u32,
+    pub(super) next_index: u32,
     next_inode: u64,
 }
 
@@ -337,7 +337,11 @@ impl World {
         };
         self.routes.retain(|route| route.link != link.index);
         self.tunnels.remove(name);
-        self.delete_ends_of(link.index);
+        let peer = |(_, other): &(&IfName, &NodeLink)| other.peer == Some(link.index);
+        let peer = self.links.iter().find(peer).map(|(name, _)| name.clone());
+        if let Some(peer) = peer {
+            self.links.remove(&peer);
+        }
         let infix = format!("/conf/{name}/");
         self.sysctls.retain(|key, _| !key.0.contains(&infix));
         for port in self.links.values_mut() {

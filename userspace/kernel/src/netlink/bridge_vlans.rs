@@ -1,4 +1,4 @@
-//! Bridge VLANs: VLAN filtering, the VLANs of ports and of the node, and the node's VLAN links.
+//! Bridge VLANs: VLAN filtering, the VLANs of ports, and the node's interfaces in VLANs.
 //!
 //! A kernel without `CONFIG_BRIDGE_VLAN_FILTERING` ignores some of these requests and returns
 //! `EOPNOTSUPP` for the others. So each change is read back, and isolation that does not exist is
@@ -14,25 +14,44 @@ use std::io;
 
 use model::{IfName, PortVlans, VlanId};
 use nix::errno::Errno;
-use rtnetlink::LinkVlan;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::link::{
-    AfSpecBridge, BridgeFlag, BridgeVlanInfo, BridgeVlanInfoFlags, InfoBridge, InfoData, InfoKind,
+    AfSpecBridge, BridgeVlanInfo, BridgeVlanInfoFlags, InfoBridge, InfoData, InfoKind, InfoVeth,
     LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage,
 };
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
-use steps::{Link, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
+use rtnetlink::{LinkMessageBuilder, LinkVeth};
+use steps::{Link, LinkKind, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
 
-use crate::error::{Attempt as _, Failed, is, is_gone};
+use crate::error::{Attempt as _, Failed, is};
 use crate::netlink::link_removal;
 use crate::netlink::link_removal::undo_creation;
-use crate::netlink::links::{find, get, indexed, named};
+use crate::netlink::links::{QUEUES, find, get, indexed, named, set_up_message};
 use crate::netlink::socket::Netlink;
+
+/// MTU of the port of an interface in a VLAN, in bytes: the largest of a veth (`ETH_MAX_MTU`).
+const PORT_MTU: u32 = 65535;
 
 /// VLANs of one port, or of the node itself on a bridge.
 type Members = BTreeMap<VlanId, VlanMember>;
 
-/// Fills in the VLANs of `links`. Sends no request where no bridge filters VLANs.
+/// A bridge port, or the bridge itself.
+struct Port {
+    /// Index of the bridge.
+    bridge: Option<u32>,
+    vlans: Members,
+}
+
+impl Port {
+    /// Returns the index of the bridge and the VLAN of the port's untagged frames.
+    fn untagged(&self) -> Option<(u32, VlanId)> {
+        let pvid = self.vlans.iter().find(|(_, member)| member.pvid);
+        Some((self.bridge?, *pvid?.0))
+    }
+}
+
+/// Fills in the VLANs of `links`, and of which VLAN they are the node's interface. Sends no request
+/// where no bridge filters VLANs.
 pub(crate) fn observe<'a>(
     netlink: &mut Netlink,
     links: impl Iterator<Item = &'a mut Link>,
@@ -41,24 +60,40 @@ pub(crate) fn observe<'a>(
     if !links.iter().any(|link| link.switching.filters_vlans) {
         return Ok(());
     }
-    let mut members = all_members(netlink)?;
+    let ports = all_ports(netlink)?;
     for link in &mut links {
-        link.switching.vlans = members.remove(&link.index).unwrap_or_default();
+        let own = ports.get(&link.index);
+        link.switching.vlans = own.map(|port| port.vlans.clone()).unwrap_or_default();
+        let other = link.peer.and_then(|peer| ports.get(&peer));
+        if let Some(of) = other.and_then(Port::untagged) {
+            link.switching.vlan_of = Some(of);
+        }
     }
     Ok(())
 }
 
-fn all_members(netlink: &mut Netlink) -> io::Result<BTreeMap<u32, Members>> {
+fn all_ports(netlink: &mut Netlink) -> io::Result<BTreeMap<u32, Port>> {
     let mut query = LinkMessage::default();
     query.header.interface_family = AddressFamily::Bridge;
     let mask = LinkAttribute::ExtMask(vec![LinkExtentMask::Brvlan]);
     query.attributes.push(mask);
     let messages = netlink.dump(&Message::GetLink(query))?;
     let seen = messages.iter().filter_map(|message| match message {
-        Message::NewLink(message) => Some((message.header.index, members(message))),
+        Message::NewLink(message) => Some((message.header.index, port(message))),
         _ => None,
     });
     Ok(seen.collect())
+}
+
+fn port(message: &LinkMessage) -> Port {
+    let mut attributes = message.attributes.iter();
+    Port {
+        bridge: attributes.find_map(|attribute| match attribute {
+            LinkAttribute::Controller(index) => Some(*index),
+            _ => None,
+        }),
+        vlans: members(message),
+    }
 }
 
 fn members(message: &LinkMessage) -> Members {
@@ -86,18 +121,13 @@ fn members(message: &LinkMessage) -> Members {
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(message: &LinkMessage) {
-    let _ = members(message);
+    let _ = port(message).untagged();
 }
 
 /// Executes a VLAN step.
 pub(crate) fn execute(netlink: &mut Netlink, step: &VlanStep) -> Result<(), Failed> {
     match step {
         VlanStep::Filter { bridge, on } => filter_vlans(netlink, bridge, *on),
-        VlanStep::Join {
-            bridge,
-            vlan,
-            member,
-        } => set_member(netlink, bridge, *vlan, *member),
         VlanStep::CreateLink(spec) => create_link(netlink, spec),
         VlanStep::DeleteLink { name, alias } => delete_link(netlink, name, alias),
     }
@@ -120,30 +150,6 @@ fn filter_vlans(netlink: &mut Netlink, bridge: &IfName, on: bool) -> Result<(), 
     Err(Failed::new(call(), Errno::EOPNOTSUPP))
 }
 
-/// Adds the node itself to a VLAN of a bridge, or removes it.
-fn set_member(
-    netlink: &mut Netlink,
-    bridge: &IfName,
-    vlan: VlanId,
-    member: bool,
-) -> Result<(), Failed> {
-    let call = || format!("set membership of the node in VLAN {vlan} of {bridge} to {member}");
-    let Some(present) = find(netlink, bridge).attempt(call)? else {
-        let gone = Failed::new(call(), Errno::ENODEV);
-        return if member { Err(gone) } else { Ok(()) };
-    };
-    let message = vlan_message(present.index, vlan, VlanMember::default(), true);
-    let done = if member {
-        netlink.change(Message::SetLink(message), 0)
-    } else {
-        netlink.change(Message::DelLink(message), 0)
-    };
-    match done {
-        Err(error) if !member && is_gone(&error) => Ok(()),
-        done => done.attempt(call),
-    }
-}
-
 /// Sets the VLANs of a port: adds missing ones and removes stale ones, but the bridge's default
 /// VLAN where `keeps_default` is set. A port whose VLANs are not managed keeps those that the
 /// bridge gave it.
@@ -152,20 +158,21 @@ pub(crate) fn set_vlans(netlink: &mut Netlink, port: u32, vlans: &PortVlans) -> 
         return Ok(());
     }
     let wanted = wanted_vlans(vlans);
-    let present = all_members(netlink)?.remove(&port).unwrap_or_default();
+    let present = all_ports(netlink)?.remove(&port);
+    let present = present.map(|port| port.vlans).unwrap_or_default();
     let is_stale = |id: &VlanId| !vlans.keeps_default && !wanted.contains_key(id);
     let stale = present.iter().filter(|(id, _)| is_stale(id));
     let missing = wanted
         .iter()
         .filter(|(id, member)| present.get(id) != Some(member));
-    let message = |(id, member): (&VlanId, &VlanMember)| vlan_message(port, *id, *member, false);
+    let message = |(id, member): (&VlanId, &VlanMember)| vlan_message(port, *id, *member);
     let removals = stale.map(|one| Message::DelLink(message(one)));
     let additions = missing.map(|one| Message::SetLink(message(one)));
     netlink.change_all(removals.chain(additions))
 }
 
-/// Makes the message about one VLAN of a port, or of the node itself on a bridge.
-fn vlan_message(index: u32, id: VlanId, member: VlanMember, of_node: bool) -> LinkMessage {
+/// Makes the message about one VLAN of a port.
+fn vlan_message(index: u32, id: VlanId, member: VlanMember) -> LinkMessage {
     let mut flags = BridgeVlanInfoFlags::empty();
     flags.set(BridgeVlanInfoFlags::Pvid, member.pvid);
     flags.set(BridgeVlanInfoFlags::Untagged, member.untagged);
@@ -173,53 +180,89 @@ fn vlan_message(index: u32, id: VlanId, member: VlanMember, of_node: bool) -> Li
         flags,
         vid: id.get(),
     };
-    let own = of_node.then_some(AfSpecBridge::Flags(BridgeFlag::LowerDev));
-    let specs = own.into_iter().chain([AfSpecBridge::VlanInfo(info)]);
     let mut message = indexed(index).build();
     message.header.interface_family = AddressFamily::Bridge;
-    let specs = LinkAttribute::AfSpecBridge(specs.collect());
+    let specs = LinkAttribute::AfSpecBridge(vec![AfSpecBridge::VlanInfo(info)]);
     message.attributes.push(specs);
     message
 }
 
-/// Creates the node's link of a VLAN. An identical link that exists is success.
+/// Creates the node's interface in a VLAN. An identical one that exists is success; one that was
+/// left half made is completed. The alias of the interface is set last.
 fn create_link(netlink: &mut Netlink, spec: &VlanLinkSpec) -> Result<(), Failed> {
     let call = || {
         format!(
-            "create {} for VLAN {} of {}",
+            "create {} in VLAN {} of {}",
             spec.name, spec.vlan, spec.bridge
         )
     };
     let bridge = get(netlink, &spec.bridge).attempt(call)?;
-    let message = LinkVlan::new(spec.name.as_str(), bridge.index, spec.vlan.get()).build();
-    match netlink.change(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL) {
+    let created = netlink.change(pair_message(spec, &bridge), NLM_F_CREATE | NLM_F_EXCL);
+    let mut present = get(netlink, &spec.name).attempt(call)?;
+    match created {
         Ok(()) => {}
         Err(error) if is(&error, Errno::EEXIST) => {
-            let present = get(netlink, &spec.name).attempt(call)?;
-            let same = present.switching.vlan_of == Some((bridge.index, spec.vlan))
-                && present.alias.as_ref() == Some(&spec.alias);
-            return if same {
-                Ok(())
-            } else {
-                Err(Failed::new(call(), error))
-            };
+            observe(netlink, [&mut bridge.clone(), &mut present].into_iter()).attempt(call)?;
+            let of = Some((bridge.index, spec.vlan));
+            if present.alias.as_ref() == Some(&spec.alias) && present.switching.vlan_of == of {
+                return Ok(());
+            }
+            let is_half_made = present.alias.is_none() && !present.up && present.mac == bridge.mac;
+            if !is_half_made {
+                return Err(Failed::new(call(), error));
+            }
         }
         Err(error) => return Err(Failed::new(call(), error)),
     }
-    let alias = named(&spec.name).alias(&spec.alias).build();
-    netlink.change(Message::SetLink(alias), 0).map_err(|error| {
+    let Some(port) = present.peer else {
+        return Err(Failed::new(call(), Errno::EEXIST));
+    };
+    join(netlink, spec, &bridge, port).map_err(|error| {
         undo_creation(netlink, &spec.name);
-        Failed::new(format!("set alias of {}", spec.name), error)
+        Failed::new(call(), error)
     })
 }
 
-/// Deletes the node's link of a VLAN. Fails with `EPERM` if its alias is not ours.
+/// Makes the message that creates the pair. The kernel registers the port first, and names it. The
+/// port has the largest MTU, so that the bridge passes what the interface accepts.
+fn pair_message(spec: &VlanLinkSpec, bridge: &Link) -> Message {
+    let mut port = LinkMessage::default();
+    port.attributes.extend(QUEUES);
+    port.attributes.push(LinkAttribute::Mtu(PORT_MTU));
+    let mut pair = LinkMessageBuilder::<LinkVeth>::new(spec.name.as_str(), "")
+        .mtu(bridge.mtu)
+        .set_info_data(InfoData::Veth(InfoVeth::Peer(port)))
+        .build();
+    let mac = bridge.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec()));
+    pair.attributes.extend(mac);
+    pair.attributes.extend(QUEUES);
+    Message::NewLink(pair)
+}
+
+/// Makes the other end of a new interface a port of the bridge in the VLAN, and then signs the
+/// interface.
+fn join(netlink: &mut Netlink, spec: &VlanLinkSpec, bridge: &Link, port: u32) -> io::Result<()> {
+    let vlans = PortVlans {
+        access: Some(spec.vlan),
+        keeps_default: spec.keeps_default,
+        ..PortVlans::default()
+    };
+    let change = indexed(port).controller(bridge.index).alias(&spec.alias);
+    netlink.change(Message::SetLink(change.build()), 0)?;
+    set_vlans(netlink, port, &vlans)?;
+    netlink.change(set_up_message(port), 0)?;
+    let sign = named(&spec.name).alias(&spec.alias).build();
+    netlink.change(Message::SetLink(sign), 0)
+}
+
+/// Deletes the node's interface in a VLAN, and its port. Fails with `EPERM` if its alias is not
+/// ours.
 fn delete_link(netlink: &mut Netlink, name: &IfName, alias: &str) -> Result<(), Failed> {
     let call = || format!("delete {name}");
     let Some(link) = find(netlink, name).attempt(call)? else {
         return Ok(());
     };
-    if link.switching.vlan_of.is_none() || link.alias.as_deref() != Some(alias) {
+    if link.kind == LinkKind::Bridge || link.alias.as_deref() != Some(alias) {
         let call = format!("delete {name}, which is not ours by its alias");
         return Err(Failed::new(call, Errno::EPERM));
     }

@@ -87,6 +87,7 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
         promiscuous: flags.contains(LinkFlags::Promisc),
         point_to_point: flags.contains(LinkFlags::Pointopoint),
         controller: None,
+        peer: peer(message),
         hairpin: false,
         switching: Switching::default(),
         alias: None,
@@ -165,7 +166,24 @@ pub(crate) fn indexed(index: u32) -> LinkMessageBuilder<LinkUnspec> {
     LinkUnspec::new_with_index(index)
 }
 
-/// Returns the parent's index and the VLAN of a VLAN link.
+/// Returns the index of a veth pair's other end, if it is in the same namespace.
+fn peer(message: &LinkMessage) -> Option<u32> {
+    let mut peer = None;
+    let mut is_veth = false;
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Link(index) if *index != 0 => peer = Some(*index),
+            LinkAttribute::LinkNetNsId(_) => return None,
+            LinkAttribute::LinkInfo(infos) => {
+                is_veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth));
+            }
+            _ => {}
+        }
+    }
+    peer.filter(|_| is_veth)
+}
+
+/// Returns the parent's index and the VLAN of a VLAN device.
 pub(crate) fn vlan_of(message: &LinkMessage) -> Option<(u32, VlanId)> {
     let attributes = || message.attributes.iter();
     let parent = attributes().find_map(|attribute| match attribute {

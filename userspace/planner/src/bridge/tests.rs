@@ -245,14 +245,13 @@ fn a_vlans_gateway_is_on_its_vlan_interface() {
     assert_snapshot!(plan, @r#"
     1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, filters VLANs, alias "viaduct net"
     2. set cbr0 up
-    3. add the node as a member of VLAN 100 of cbr0
-    4. make cbr0.100: VLAN 100 of cbr0, alias "viaduct net"
-    5. add address 10.1.0.1/24 to cbr0.100
-    6. set cbr0.100 up
+    3. make cbr0.100: veth in VLAN 100 of cbr0, alias "viaduct net"
+    4. add address 10.1.0.1/24 to cbr0.100
+    5. set cbr0.100 up
     "#);
 }
 
-/// behaviour F8: without a gateway the node is no member of the VLAN.
+/// behaviour F8: without a gateway the node has no interface in the VLAN.
 #[test]
 fn without_a_gateway_the_bridge_has_no_address() {
     let observed = without_sysctls(bare_node());
@@ -272,10 +271,9 @@ fn vlan_filtering_is_turned_on_for_our_bridge_and_refused_for_a_foreign_one() {
     let plan = plan_bridge(&in_vlan(7), &observed).unwrap();
     assert_snapshot!(plan, @r#"
     1. turn VLAN filtering of cbr0 on
-    2. add the node as a member of VLAN 7 of cbr0
-    3. make cbr0.7: VLAN 7 of cbr0, alias "viaduct net"
-    4. add address 10.1.0.1/24 to cbr0.7
-    5. set cbr0.7 up
+    2. make cbr0.7: veth in VLAN 7 of cbr0, alias "viaduct net"
+    3. add address 10.1.0.1/24 to cbr0.7
+    4. set cbr0.7 up
     "#);
     bridge(&mut observed).alias = Some("operator".to_owned());
     let refusal = plan_bridge(&in_vlan(7), &observed).unwrap_err();
@@ -283,6 +281,42 @@ fn vlan_filtering_is_turned_on_for_our_bridge_and_refused_for_a_foreign_one() {
         refusal
             .to_string()
             .contains("ip link set cbr0 type bridge vlan_filtering 1")
+    );
+}
+
+/// An agent that was killed leaves a veth pair without alias, or one whose end lacks addresses.
+#[test]
+fn a_half_made_vlan_interface_is_completed() {
+    let mut observed = without_sysctls(configured_node());
+    bridge(&mut observed).addresses.clear();
+    bridge(&mut observed).switching.filters_vlans = true;
+    let mac = bridge(&mut observed).mac;
+    let mut end = link(8, LinkKind::Veth, &[]);
+    end.up = false;
+    end.mac = mac;
+    end.mtu = 1500;
+    observed.links.insert(parse("cbr0.7"), end);
+    let plan = plan_bridge(&in_vlan(7), &observed).unwrap();
+    assert_snapshot!(plan, @r#"
+    1. make cbr0.7: veth in VLAN 7 of cbr0, alias "viaduct net"
+    2. add address 10.1.0.1/24 to cbr0.7
+    3. set cbr0.7 up
+    "#);
+    let end = observed.links.get_mut(&parse("cbr0.7")).unwrap();
+    end.alias = Some("viaduct net".to_owned());
+    end.switching.vlan_of = Some((3, vlan(7)));
+    let plan = plan_bridge(&in_vlan(7), &observed).unwrap();
+    assert_snapshot!(plan, @"
+    1. add address 10.1.0.1/24 to cbr0.7
+    2. set cbr0.7 up
+    ");
+    let end = observed.links.get_mut(&parse("cbr0.7")).unwrap();
+    end.alias = None;
+    end.switching.vlan_of = None;
+    end.mac = Some(model::Mac([2, 0, 0, 0, 0, 9]));
+    assert!(
+        plan_bridge(&in_vlan(7), &observed).is_err(),
+        "a veth of others"
     );
 }
 

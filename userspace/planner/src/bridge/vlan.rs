@@ -1,12 +1,13 @@
 //! VLAN interface of a network: `<bridge>.<vlan>`, which has the gateway addresses where pods are
 //! in a VLAN.
 //!
-//! The bridge plugin creates a veth pair for this. A VLAN interface on the bridge does the same
-//! with one link, and has the bridge's Ethernet address ([decision
-//! 25](../../../../docs/decisions/0025-use-the-kernel-bridge-for-vlans-and-port-isolation.md)).
+//! It is one end of a veth pair, as the bridge plugin creates it. The other end is a bridge port
+//! with the VLAN as its PVID. The interface has the bridge's Ethernet address, since the tables
+//! hold one per bridge ([decision
+//! 148](../../../../docs/decisions/0148-make-the-gateway-interface-of-a-vlan-a-veth-pair.md)).
 
 use model::{IfName, Network, VlanId};
-use steps::{NodeLink, Step, VlanLinkSpec, VlanStep};
+use steps::{LinkKind, NodeLink, Step, VlanLinkSpec, VlanStep};
 
 use super::{
     BridgeContext, add_missing, add_to_foreign, bridge_alias, derived_link_local, gateways,
@@ -27,30 +28,19 @@ pub(super) fn steps(network: &Network, context: &BridgeContext<'_>) -> Result<Pl
             name: format!("{}.{vlan}", network.bridge),
         });
     };
-    let mut plan = join(network, context, vlan);
-    plan.append(match context.vlan_link {
-        None => create(network, context, &name, vlan),
-        Some(link) if !is_end_of(link, context.bridge, vlan) => {
-            let bridge = network.bridge.clone();
-            return Err(Refusal::NotAVlan { name, bridge, vlan });
+    match context.vlan_link {
+        None => Ok(create(network, context, &name, vlan)),
+        Some(link) if is_end_of(link, context.bridge, vlan) => {
+            repair(network, context, &name, link)
         }
-        Some(link) => repair(network, context, &name, link)?,
-    });
-    Ok(plan)
-}
-
-/// Plans to add the bridge device to the VLAN: without that, no frame of the VLAN reaches the
-/// interface.
-fn join(network: &Network, context: &BridgeContext<'_>, vlan: VlanId) -> Plan {
-    let bridge = context.bridge.map(|bridge| &bridge.switching);
-    if bridge.is_some_and(|bridge| bridge.vlans.contains_key(&vlan)) {
-        return Plan::default();
+        Some(link) if is_half_made(link, context.bridge) => {
+            Ok(create(network, context, &name, vlan))
+        }
+        Some(_) => {
+            let bridge = network.bridge.clone();
+            Err(Refusal::NotAVlan { name, bridge, vlan })
+        }
     }
-    Plan::of([Step::Vlan(VlanStep::Join {
-        bridge: network.bridge.clone(),
-        vlan,
-        member: true,
-    })])
 }
 
 /// Returns whether `link` is the VLAN interface of `vlan` on `bridge`. A bridge that does not exist
@@ -60,11 +50,23 @@ fn is_end_of(link: &NodeLink, bridge: Option<&NodeLink>, vlan: VlanId) -> bool {
     of.is_some() && link.switching.vlan_of == of
 }
 
+/// Returns whether an agent was killed after it created the veth pair and before its port was in
+/// the VLAN: the alias is set last.
+fn is_half_made(link: &NodeLink, bridge: Option<&NodeLink>) -> bool {
+    let mac = bridge.and_then(|bridge| bridge.mac);
+    link.kind == LinkKind::Veth
+        && link.alias.is_none()
+        && !link.up
+        && mac.is_some()
+        && link.mac == mac
+}
+
 fn create(network: &Network, context: &BridgeContext<'_>, name: &IfName, vlan: VlanId) -> Plan {
     let mut plan = Plan::of([Step::Vlan(VlanStep::CreateLink(VlanLinkSpec {
         name: name.clone(),
         bridge: network.bridge.clone(),
         vlan,
+        keeps_default: network.options.port.vlans.keeps_default,
         alias: bridge_alias(&network.name),
     }))]);
     plan.append(set_mtu(network, context, name, context.bridge_mtu(network)));
@@ -85,7 +87,8 @@ fn create(network: &Network, context: &BridgeContext<'_>, name: &IfName, vlan: V
     plan
 }
 
-/// Plans the MTU. A new VLAN interface has the bridge's MTU, and can never have more.
+/// Plans the MTU. A new VLAN interface has the bridge's MTU, and never gets more: the bridge would
+/// discard what is larger.
 fn set_mtu(network: &Network, context: &BridgeContext<'_>, name: &IfName, present: u32) -> Plan {
     let mtu = network_mtu(network, context.observed).min(context.bridge_mtu(network));
     let link = name.clone();

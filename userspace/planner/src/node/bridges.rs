@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{IfName, InterfaceAddress, Network, NetworkName};
-use steps::{
-    Entry, EntryKey, Link, LinkKind, NodeLink, Observed, Step, Switching, VlanMember, VlanStep,
-};
+use steps::{Entry, EntryKey, Link, LinkKind, NodeLink, Observed, Step, Switching, VlanStep};
 
 use crate::bridge::{BridgeContext, bridge_steps, gateways, is_of};
 use crate::network::was_gateway;
@@ -143,13 +141,7 @@ fn link_after(name: &IfName, link: Option<NodeLink>, steps: &Plan) -> Option<Nod
 fn apply_vlan_step(name: &IfName, switching: &mut Switching, step: &VlanStep) {
     match step {
         VlanStep::Filter { bridge, on } if bridge == name => switching.filters_vlans = *on,
-        VlanStep::Join { bridge, vlan, .. } if bridge == name => {
-            switching.vlans.insert(*vlan, VlanMember::default());
-        }
-        VlanStep::Filter { .. }
-        | VlanStep::Join { .. }
-        | VlanStep::CreateLink(_)
-        | VlanStep::DeleteLink { .. } => {}
+        VlanStep::Filter { .. } | VlanStep::CreateLink(_) | VlanStep::DeleteLink { .. } => {}
     }
 }
 
@@ -165,6 +157,7 @@ fn created(name: &IfName, step: &Step) -> Option<NodeLink> {
             promiscuous: false,
             point_to_point: false,
             controller: None,
+            peer: None,
             hairpin: false,
             switching,
             alias: Some(alias.to_owned()),
@@ -187,7 +180,7 @@ fn created(name: &IfName, step: &Step) -> Option<NodeLink> {
             vlan_of: Some((0, spec.vlan)),
             ..Switching::default()
         };
-        return Some(new(LinkKind::Ethernet, None, 0, &spec.alias, switching));
+        return Some(new(LinkKind::Veth, None, 0, &spec.alias, switching));
     }
     None
 }

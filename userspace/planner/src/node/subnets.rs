@@ -6,6 +6,7 @@ use model::{Cidr, IfName, Network, NetworkName, Record, State};
 use steps::{NodeLink, Observed};
 
 use crate::Records;
+use crate::alias::is_gateway_port;
 
 /// Returns the subnets that contain pods only. Networks whose gateway is not the node are left out:
 /// their subnet is shared with other hosts on the wire.
@@ -72,7 +73,7 @@ fn has_open_port(bridge: &IfName, observed: &Observed, records: &Records) -> boo
         .map(|record| record.attachment.host_link().name().clone())
         .collect();
     let is_open = |(name, link): (&IfName, &NodeLink)| {
-        link.controller == Some(index) && !checked.contains(name)
+        link.controller == Some(index) && !checked.contains(name) && !is_gateway_port(link)
     };
     observed.links.iter().any(is_open)
 }

@@ -6,6 +6,7 @@ use model::IfName;
 use steps::Observed;
 
 use super::{NodeCondition, RoutedNetwork, link_of};
+use crate::alias::is_gateway_port;
 use crate::own_links::LOCAL_TABLE;
 use crate::{Records, network_mtu};
 
@@ -65,7 +66,7 @@ pub(crate) fn of_ports(bridge: &IfName, observed: &Observed) -> Option<NodeCondi
     let link = observed.links.get(bridge)?;
     let ports = observed.links.values();
     let pods = ports
-        .filter(|port| port.controller == Some(link.index))
+        .filter(|port| port.controller == Some(link.index) && !is_gateway_port(port))
         .map(|port| port.mtu)
         .max()?;
     (link.mtu < pods).then(|| NodeCondition::MtuOfBridge {

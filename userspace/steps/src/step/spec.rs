@@ -20,16 +20,19 @@ pub struct BridgeSpec {
     pub alias: String,
 }
 
-/// A VLAN interface to create on a bridge: the node's end of one of the bridge's VLANs.
+/// A veth pair to create as the node's interface in one of a bridge's VLANs. It gets the bridge's
+/// Ethernet address and MTU. The other end, named by the kernel, is a bridge port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanLinkSpec {
-    /// Interface name.
+    /// Interface name of the node's end.
     pub name: IfName,
-    /// Interface name of the bridge below it.
+    /// Interface name of the bridge.
     pub bridge: IfName,
-    /// VLAN identifier.
+    /// VLAN of the port's untagged frames.
     pub vlan: VlanId,
-    /// Alias that identifies the link as ours.
+    /// Whether the port stays in the bridge's default VLAN as well.
+    pub keeps_default: bool,
+    /// Alias that identifies both ends as ours.
     pub alias: String,
 }
 
@@ -91,7 +94,7 @@ impl fmt::Display for VlanLinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "make {}: VLAN {} of {}, alias {:?}",
+            "make {}: veth in VLAN {} of {}, alias {:?}",
             self.name, self.vlan, self.bridge, self.alias
         )
     }

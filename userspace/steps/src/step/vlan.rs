@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use model::{IfName, VlanId};
+use model::IfName;
 
 use super::spec::VlanLinkSpec;
 
@@ -17,18 +17,9 @@ pub enum VlanStep {
         /// Whether filtering is turned on.
         on: bool,
     },
-    /// Adds the bridge device itself (the node) to a VLAN of the bridge, or removes it.
-    Join {
-        /// Interface name of the bridge.
-        bridge: IfName,
-        /// VLAN identifier.
-        vlan: VlanId,
-        /// Whether it is added (`true`) or removed.
-        member: bool,
-    },
-    /// Creates the node's VLAN interface on a bridge; fails when another link has the name.
+    /// Creates the node's interface in a VLAN of a bridge; fails when another link has the name.
     CreateLink(VlanLinkSpec),
-    /// Deletes a VLAN interface that this agent created.
+    /// Deletes an interface in a VLAN that this agent created, with its bridge port.
     DeleteLink {
         /// Interface name.
         name: IfName,
@@ -45,15 +36,6 @@ impl VlanStep {
                 bridge: bridge.clone(),
                 on: !on,
             }),
-            Self::Join {
-                bridge,
-                vlan,
-                member,
-            } => Some(Self::Join {
-                bridge: bridge.clone(),
-                vlan: *vlan,
-                member: !member,
-            }),
             Self::CreateLink(spec) => Some(Self::DeleteLink {
                 name: spec.name.clone(),
                 alias: spec.alias.clone(),
@@ -69,14 +51,6 @@ impl fmt::Display for VlanStep {
             Self::Filter { bridge, on } => {
                 let state = if *on { "on" } else { "off" };
                 write!(f, "turn VLAN filtering of {bridge} {state}")
-            }
-            Self::Join {
-                bridge,
-                vlan,
-                member,
-            } => {
-                let verb = if *member { "add" } else { "remove" };
-                write!(f, "{verb} the node as a member of VLAN {vlan} of {bridge}")
             }
             Self::CreateLink(spec) => spec.fmt(f),
             Self::DeleteLink { name, alias } => {
