@@ -228,6 +228,54 @@ fn netavark_attaches_publishes_and_detaches_a_container() -> Result<()> {
     scene.clean(&[&network])
 }
 
+/// A range is one entry of the record and one row of the lists, and leads to each of its ports.
+#[test]
+fn a_range_of_ports_is_one_row_for_netavark() -> Result<()> {
+    let Some(scene) = Scene::new()? else {
+        return Ok(());
+    };
+    let network = scene.create("apps", &json!({ "subnets": subnets() }))?;
+    let options = json!({ "static_ips": ADDRESSES });
+    let web = Container::new(&scene, "web", &network, &options)?.publish(json!([
+        { "container_port": 8000, "host_port": 9000, "host_ip": "", "protocol": "tcp", "range": 1000 },
+    ]));
+    scene.setup(&web)?;
+    for port in [8000, 8500, 8999] {
+        let _server = Echo::start(&web.machine, port)?;
+        for node in NODE {
+            tcp_source(&scene.sandbox.world, 0, (node, port + 1000).into())?;
+        }
+    }
+    let ports = scene.agent.get("/v1/hostports")?;
+    assert_eq!(ports.as_array().map(Vec::len), Some(1), "{ports}");
+    assert_eq!(
+        (&ports[0]["host_port"], &ports[0]["host_port_end"]),
+        (&json!(9000), &json!(9999))
+    );
+    let container = (&ports[0]["container_port"], &ports[0]["container_port_end"]);
+    assert_eq!(container, (&json!(8000), &json!(8999)));
+    let listed = scene.agent.ctl("ports")?;
+    ensure!(
+        listed.matches("9000-9999->8000-8999/tcp").count() == 1,
+        "{listed}"
+    );
+    ensure!(
+        scene.agent.ctl("ports 9500")?.contains("9000-9999"),
+        "{listed}"
+    );
+    ensure!(
+        scene.agent.ctl("ports 8999")?.contains("No pod publishes"),
+        "{listed}"
+    );
+    let attachments = scene.agent.get("/v1/attachments")?;
+    assert_eq!(
+        attachments[0]["hostports"].as_array().map(Vec::len),
+        Some(1)
+    );
+    scene.teardown(&web)?;
+    scene.clean(&[&network])
+}
+
 #[test]
 fn netavark_reports_refused_options_by_name() -> Result<()> {
     let Some(scene) = Scene::new()? else {

@@ -144,17 +144,24 @@ pub struct RouteView {
     pub gateway: Option<String>,
 }
 
-/// A published host port.
+/// A published host port, or a range of them: consecutive ports of the node that lead to consecutive
+/// ports of the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HostportView {
     /// Address of the node; `None` for all addresses.
     #[serde(default)]
     pub host_address: Option<String>,
-    /// Port on the node.
+    /// Port on the node; the first one of a range.
     pub host_port: u16,
-    /// Port in the pod.
+    /// Last port of a range on the node; absent for a single port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_port_end: Option<u16>,
+    /// Port in the pod; the first one of a range.
     pub container_port: u16,
+    /// Last port of a range in the pod; absent for a single port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_port_end: Option<u16>,
     /// `tcp`, `udp` or `sctp`.
     pub protocol: String,
     /// Attachment that receives the traffic, as `network/container/ifname`; empty in an
@@ -163,7 +170,9 @@ pub struct HostportView {
     pub attachment: String,
 }
 
-/// A published host port with its pod, its reservations and its flows.
+/// A published host port, or a range of them, with its pod, its reservations and its flows. The
+/// ports of a range have the same reservations: a port that is reserved by other means is a row of
+/// its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PortView {
@@ -185,9 +194,10 @@ pub struct PortView {
     /// The same time in the format of RFC 3339.
     #[serde(default)]
     pub since_time: String,
-    /// Port reservations, one for each address family.
+    /// Port reservations of the first port, one for each address family; those of a range's other
+    /// ports are held likewise.
     pub claims: Vec<PortReservationView>,
-    /// Number of live flows to the port from outside and from pods. Connections of processes on the
+    /// Number of live flows to the ports from outside and from pods. Connections of processes on the
     /// node are not included: they are connected to the pod's address directly. `None` if the flow
     /// table could not be read.
     #[serde(default)]

@@ -340,8 +340,18 @@ fn port(port: &HostportView) -> String {
     };
     format!(
         "{host}{}->{}/{}",
-        port.host_port, port.container_port, port.protocol
+        port_range(port.host_port, port.host_port_end),
+        port_range(port.container_port, port.container_port_end),
+        port.protocol
     )
+}
+
+/// Renders one port, or the first and last ones of a range.
+fn port_range(first: u16, last: Option<u16>) -> String {
+    match last {
+        Some(last) => format!("{first}-{last}"),
+        None => first.to_string(),
+    }
 }
 
 fn line(text: &mut String, label: &str, value: impl Display) {

@@ -51,12 +51,13 @@ fn intent() -> ForwardingIntent {
         model::Protocol::Sctp,
     ] {
         for address in [v4, v6] {
-            let port = 80;
-            rules.push(AcceptRule::ToPort {
-                address,
-                protocol,
-                port,
-            });
+            for ports in [(80, 80), (8000, 8999)] {
+                rules.push(AcceptRule::ToPorts {
+                    address,
+                    protocol,
+                    ports,
+                });
+            }
         }
     }
     ForwardingIntent {

@@ -46,7 +46,7 @@ pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName, PeerNam
 pub use network::{HairpinMode, Network, UnknownHairpinMode};
 pub use node_check::NodeCheck;
 pub use peer::{InvalidPeer, Peer, Peers};
-pub use port::{PortMapping, Protocol, StandbyPort, UnknownProtocol};
+pub use port::{PortMapping, PortRange, Protocol, StandbyPort, UnknownProtocol};
 pub use port_set::PortSet;
 pub use printable::{printable, printable_json, printable_lines};
 pub use range::{Range, RangeError, RangeSet};

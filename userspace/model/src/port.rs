@@ -94,3 +94,122 @@ impl fmt::Display for PortMapping {
         )
     }
 }
+
+/// Consecutive host ports that are published to consecutive ports of the pod; a single port is a
+/// range of one. The form of published ports in records, in the API and in rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortRange {
+    first: PortMapping,
+    count: NonZeroU16,
+}
+
+impl PortRange {
+    /// Returns the range of `count` ports that begins with `first`; `None` if it ends above 65535.
+    pub fn new(first: PortMapping, count: NonZeroU16) -> Option<Self> {
+        let ends = |port: NonZeroU16| port.checked_add(count.get() - 1).is_some();
+        (ends(first.host_port) && ends(first.container_port)).then_some(Self { first, count })
+    }
+
+    /// Returns the mappings as ranges, in their order. Mappings form a range only where they follow
+    /// each other in ascending order, so that the ranges are the same list.
+    pub fn of<'a>(mappings: impl IntoIterator<Item = &'a PortMapping>) -> Vec<Self> {
+        let mut ranges: Vec<Self> = Vec::new();
+        for mapping in mappings {
+            match ranges.last_mut() {
+                Some(last) if last.next() == Some(*mapping) => {
+                    last.count = last.count.saturating_add(1);
+                }
+                _ => ranges.push(Self {
+                    first: *mapping,
+                    count: NonZeroU16::MIN,
+                }),
+            }
+        }
+        ranges
+    }
+
+    /// Returns the first mapping.
+    pub fn first(&self) -> PortMapping {
+        self.first
+    }
+
+    /// Returns the number of ports.
+    pub fn count(&self) -> NonZeroU16 {
+        self.count
+    }
+
+    /// Returns the mappings, in ascending order.
+    pub fn mappings(&self) -> impl Iterator<Item = PortMapping> + use<> {
+        let Self { first, count } = *self;
+        (0..count.get()).map(move |offset| PortMapping {
+            host_port: first.host_port.saturating_add(offset),
+            container_port: first.container_port.saturating_add(offset),
+            ..first
+        })
+    }
+
+    /// Returns the last port of the node.
+    pub fn last_host_port(&self) -> NonZeroU16 {
+        self.first.host_port.saturating_add(self.count.get() - 1)
+    }
+
+    /// Returns the last port of the pod.
+    pub fn last_container_port(&self) -> NonZeroU16 {
+        (self.first.container_port).saturating_add(self.count.get() - 1)
+    }
+
+    /// Returns the mapping that continues the range; `None` behind port 65535.
+    fn next(&self) -> Option<PortMapping> {
+        Some(PortMapping {
+            host_port: self.last_host_port().checked_add(1)?,
+            container_port: self.last_container_port().checked_add(1)?,
+            ..self.first
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(host_port: u16, container_port: u16) -> PortMapping {
+        PortMapping {
+            host_port: NonZeroU16::new(host_port).unwrap(),
+            container_port: NonZeroU16::new(container_port).unwrap(),
+            protocol: Protocol::Tcp,
+            host_address: None,
+        }
+    }
+
+    #[test]
+    fn mappings_that_follow_each_other_are_one_range_and_ranges_are_the_same_list() {
+        let udp = PortMapping {
+            protocol: Protocol::Udp,
+            ..mapping(8003, 83)
+        };
+        let list = [
+            mapping(8000, 80),
+            mapping(8001, 81),
+            mapping(8002, 82),
+            udp,
+            mapping(9000, 80),
+            mapping(9001, 80),
+            mapping(65_535, 1),
+        ];
+        let ranges = PortRange::of(&list);
+        let counts: Vec<u16> = ranges.iter().map(|range| range.count().get()).collect();
+        assert_eq!(counts, [3, 1, 1, 1, 1]);
+        let (host, container) = (ranges[0].last_host_port(), ranges[0].last_container_port());
+        assert_eq!((host.get(), container.get()), (8002, 82));
+        let again: Vec<PortMapping> = ranges.iter().flat_map(PortRange::mappings).collect();
+        assert_eq!(again, list);
+    }
+
+    #[test]
+    fn a_range_of_ports_ends_at_65535() {
+        let two = NonZeroU16::new(2).unwrap();
+        assert!(PortRange::new(mapping(65_534, 1), two).is_some());
+        assert_eq!(PortRange::new(mapping(65_535, 1), two), None);
+        assert_eq!(PortRange::new(mapping(1, 65_535), two), None);
+    }
+}

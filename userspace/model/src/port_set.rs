@@ -47,6 +47,18 @@ impl PortSet {
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.0.ones().filter_map(|port| u16::try_from(port).ok())
     }
+
+    /// Returns the first and last ports of each range of consecutive ports, in ascending order.
+    pub fn ranges(&self) -> Vec<(u16, u16)> {
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        for port in self.iter() {
+            match ranges.last_mut() {
+                Some((_, last)) if last.checked_add(1) == Some(port) => *last = port,
+                _ => ranges.push((port, port)),
+            }
+        }
+        ranges
+    }
 }
 
 impl Default for PortSet {

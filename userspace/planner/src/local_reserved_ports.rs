@@ -68,13 +68,6 @@ fn parse(text: &str) -> Option<PortSet> {
 /// Formats ports as the kernel prints the sysctl: ascending ranges. Writing the empty line clears
 /// the set.
 fn write(ports: &PortSet) -> String {
-    let mut ranges: Vec<(u16, u16)> = Vec::new();
-    for port in ports.iter() {
-        match ranges.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(port) => *last = port,
-            _ => ranges.push((port, port)),
-        }
-    }
     let text = |(first, last): &(u16, u16)| {
         if first == last {
             first.to_string()
@@ -82,7 +75,7 @@ fn write(ports: &PortSet) -> String {
             format!("{first}-{last}")
         }
     };
-    let texts: Vec<String> = ranges.iter().map(text).collect();
+    let texts: Vec<String> = ports.ranges().iter().map(text).collect();
     texts.join(",")
 }
 

@@ -10,7 +10,7 @@ use model::{Attachment, AttachmentKey, ContainerId, PortMapping, Record, Standby
 use steps::{EntryKey, PortReservation};
 
 use crate::Records;
-use crate::tables::{hostport_key, mapping_keys};
+use crate::tables::{hostport_key, hostport_keys};
 
 /// Returns the attachment with its current standby ports; `None` if they are as recorded. `leaving`
 /// is an attachment that is about to give up its ports.
@@ -31,15 +31,18 @@ pub fn with_current_standby(
                 && other.key.container_id == attachment.key.container_id
         })
         .collect();
+    // Sets, because a range has many ports.
+    let served = |others: &[&Attachment]| -> BTreeSet<EntryKey> {
+        let others = others.iter();
+        others.flat_map(|other| hostport_keys(other)).collect()
+    };
+    let (older, newer): (Vec<&Attachment>, Vec<&Attachment>) =
+        (others.iter()).partition(|other| other.generation < attachment.generation);
+    let (by_older, by_newer) = (served(&older), served(&newer));
     let is_served = |port: &StandbyPort| {
         let key = hostport_key(&port.mapping, port.ipv4);
         let stands_by = attachment.standby.contains(port);
-        key.is_some_and(|key| {
-            others
-                .iter()
-                .filter(|other| stands_by || other.generation < attachment.generation)
-                .any(|other| serves(other, &key))
-        })
+        key.is_some_and(|key| by_older.contains(&key) || stands_by && by_newer.contains(&key))
     };
     let standby: BTreeSet<StandbyPort> = own_ports(attachment).filter(is_served).collect();
     (standby != attachment.standby).then(|| Attachment {
@@ -87,11 +90,6 @@ fn own_ports(attachment: &Attachment) -> impl Iterator<Item = StandbyPort> {
             ipv4,
         })
     })
-}
-
-fn serves(attachment: &Attachment, key: &EntryKey) -> bool {
-    let mut mappings = attachment.port_mappings.iter();
-    mappings.any(|mapping| mapping_keys(attachment, mapping).any(|own| own == *key))
 }
 
 #[cfg(test)]

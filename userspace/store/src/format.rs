@@ -2,19 +2,21 @@
 //! may change as long as existing files stay readable; otherwise the format number changes.
 
 use std::net::IpAddr;
-use std::num::{NonZeroU16, NonZeroU64};
+use std::num::NonZeroU64;
 
 mod change;
 mod options;
+mod port;
 mod standby;
 mod text;
 
 pub(crate) use change::{read_change, write_change};
 use model::{
     Assigned, Attachment, AttachmentKey, Bandwidth, HairpinMode, InterfaceAddress, Limit, Netns,
-    Network, PodName, PortMapping, Range, RangeError, RangeSet, Record, State,
+    Network, PodName, Range, RangeError, RangeSet, Record, State,
 };
 use options::{StoredOptions, StoredPeers, StoredPortOptions, StoredRouteOptions};
+use port::StoredPorts;
 use serde::{Deserialize, Serialize};
 use standby::StoredStandby;
 use text::Text;
@@ -70,7 +72,7 @@ struct StoredAttachment {
     mtu: u32,
     addresses: Vec<StoredAddress>,
     routes: Vec<StoredRoute>,
-    port_mappings: Vec<StoredPort>,
+    port_mappings: Vec<StoredPorts>,
     /// Absent in older records, and where no other interface of the container has ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     standby: Vec<StoredStandby>,
@@ -137,14 +139,6 @@ struct StoredRoute {
     gateway: Option<IpAddr>,
     #[serde(flatten)]
     options: StoredRouteOptions,
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredPort {
-    host_port: NonZeroU16,
-    container_port: NonZeroU16,
-    protocol: Text<model::Protocol>,
-    host_address: Option<IpAddr>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -222,8 +216,8 @@ impl From<&Attachment> for StoredAttachment {
             mtu: attachment.mtu,
             addresses: attachment.addresses.iter().map(Into::into).collect(),
             routes: attachment.routes.iter().map(Into::into).collect(),
-            port_mappings: attachment.port_mappings.iter().map(Into::into).collect(),
-            standby: attachment.standby.iter().map(Into::into).collect(),
+            port_mappings: port::stored(&attachment.port_mappings),
+            standby: standby::stored(&attachment.standby),
             bandwidth: attachment.bandwidth.into(),
             masquerade: attachment.masquerade,
             hairpin: attachment.hairpin,
@@ -250,8 +244,8 @@ impl From<StoredAttachment> for Attachment {
             mtu: stored.mtu,
             addresses: stored.addresses.into_iter().map(Into::into).collect(),
             routes: stored.routes.into_iter().map(Into::into).collect(),
-            port_mappings: stored.port_mappings.into_iter().map(Into::into).collect(),
-            standby: stored.standby.into_iter().map(Into::into).collect(),
+            port_mappings: port::mappings(&stored.port_mappings),
+            standby: standby::ports(&stored.standby),
             bandwidth: stored.bandwidth.into(),
             masquerade: stored.masquerade,
             hairpin: stored.hairpin,
@@ -363,28 +357,6 @@ impl From<StoredRoute> for model::Route {
             destination: stored.destination.0,
             gateway: stored.gateway,
             options: stored.options.into(),
-        }
-    }
-}
-
-impl From<&PortMapping> for StoredPort {
-    fn from(mapping: &PortMapping) -> Self {
-        Self {
-            host_port: mapping.host_port,
-            container_port: mapping.container_port,
-            protocol: Text(mapping.protocol),
-            host_address: mapping.host_address,
-        }
-    }
-}
-
-impl From<StoredPort> for PortMapping {
-    fn from(stored: StoredPort) -> Self {
-        Self {
-            host_port: stored.host_port,
-            container_port: stored.container_port,
-            protocol: stored.protocol.0,
-            host_address: stored.host_address,
         }
     }
 }

@@ -290,6 +290,25 @@ fn standby_ports_of_a_record_survive_the_stored_form() {
     assert_eq!(format::read_record(&stored).unwrap(), standing);
 }
 
+/// A range of ports is one entry of a record, in each family that stands by.
+#[test]
+fn a_range_of_ports_is_one_entry_of_a_record() {
+    let mut record = record(5, State::Attached);
+    let first = record.attachment.port_mappings[0];
+    let range = model::PortRange::new(first, 1_000.try_into().unwrap()).unwrap();
+    record.attachment.port_mappings = range.mappings().collect();
+    record.attachment.standby = range
+        .mappings()
+        .flat_map(|mapping| [true, false].map(|ipv4| model::StandbyPort { mapping, ipv4 }))
+        .collect();
+    let stored = String::from_utf8(format::write_record(&record)).unwrap();
+    assert_eq!(stored.matches(r#""count":1000"#).count(), 3, "{stored}");
+    assert_eq!(format::read_record(stored.as_bytes()).unwrap(), record);
+    let damaged = stored.replace(r#""host_port":8080"#, r#""host_port":65000"#);
+    let error = format::read_record(damaged.as_bytes()).unwrap_err();
+    assert!(error.contains("end above 65535"), "{error}");
+}
+
 /// A limit that is set again, while the pod runs, applies to the same subnets as before.
 #[test]
 fn shaped_subnets_of_a_record_without_a_limit_survive_the_stored_form() {

@@ -37,7 +37,7 @@ fn port(host_address: Option<&str>, host_port: u16, protocol: &str) -> HostportV
         host_port,
         container_port: 80,
         protocol: protocol.into(),
-        attachment: String::new(),
+        ..HostportView::default()
     }
 }
 

@@ -5,6 +5,7 @@ use model::{IngressPolicy, Intent, NetworkAccess, Protocol};
 use proptest::prelude::*;
 
 use super::*;
+use crate::options::{NETWORK_OPTIONS, Support};
 
 /// Returns what podman 5 sends, with lists and maps that it does not have as null.
 pub(crate) fn podman() -> Value {
@@ -260,4 +261,74 @@ proptest! {
             Err(_) => prop_assert!(u32::from(host.max(container)) + count - 1 > 65535),
         }
     }
+}
+
+/// An option with a value, and what of a network it changes into which text.
+type Cell = (
+    &'static str,
+    &'static str,
+    fn(&model::Network) -> String,
+    &'static str,
+);
+
+const CELLS: [Cell; 7] = [
+    ("mtu", "1400", |it| format!("{:?}", it.mtu), "Some(1400)"),
+    ("metric", "7", metrics, "Some(7) Some(7) Some(7)"),
+    ("no_default_route", "true", metrics, "Some(100)"),
+    (
+        "isolate",
+        "true",
+        |it| it.options.port.ingress.to_string(),
+        "same-bridge",
+    ),
+    ("outbound_addr4", "192.0.2.9", egress, "192.0.2.9"),
+    ("outbound_addr6", "2001:db8::9", egress, "2001:db8::9"),
+    // The plugin reads it: the network is the same.
+    (
+        "socket",
+        "/run/other.sock",
+        |it| it.bridge.to_string(),
+        "vd2f259bab93",
+    ),
+];
+
+/// Returns the metric of each route.
+fn metrics(network: &model::Network) -> String {
+    let metrics = network
+        .routes
+        .iter()
+        .map(|route| format!("{:?}", route.options.priority));
+    metrics.collect::<Vec<_>>().join(" ")
+}
+
+fn egress(network: &model::Network) -> String {
+    let addresses = network.options.egress.iter().map(|own| own.to_string());
+    addresses.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn each_option_of_netavarks_networks_has_its_effect_or_is_refused_by_name() {
+    let network = |name: &str, value: &str| {
+        let mut input = podman();
+        input["network"]["options"] = json!({ name: value });
+        intent_of(&input).map(|intent| intent.network)
+    };
+    let plain = network("mode", "managed").unwrap();
+    for (name, value, effect, expected) in CELLS {
+        let changed = network(name, value).unwrap();
+        assert_eq!(effect(&changed), expected, "{name}={value}");
+        assert!(name == "socket" || effect(&plain) != expected, "{name}");
+    }
+    for option in NETWORK_OPTIONS {
+        let is_tested = CELLS.iter().any(|(name, ..)| *name == option.name);
+        match option.support {
+            Support::Key(_) => assert!(is_tested, "{}", option.name),
+            Support::Refused(_) => {
+                let error = network(option.name, "x9").unwrap_err();
+                assert!(error.msg.contains(option.name), "{}", error.msg);
+            }
+        }
+    }
+    let error = network("colour", "red").unwrap_err();
+    assert!(error.msg.contains("option colour: red"), "{}", error.msg);
 }

@@ -27,14 +27,14 @@ pub enum AcceptRule {
         /// Link of ours.
         link: IfName,
     },
-    /// Packets to a published port, after the translation.
-    ToPort {
+    /// Packets to published ports, after the translation.
+    ToPorts {
         /// Address of the pod.
         address: IpAddr,
         /// Transport protocol.
         protocol: Protocol,
-        /// Port of the pod.
-        port: u16,
+        /// First and last ports of the pod.
+        ports: (u16, u16),
     },
     /// Evaluates a chain of the administrator.
     Admin(String),
@@ -47,7 +47,7 @@ impl AcceptRule {
             Self::From(_) | Self::AnswersTo(_) | Self::Admin(_) => None,
             Self::FromAddress(address)
             | Self::AnswersToAddress(address)
-            | Self::ToPort { address, .. } => Some(*address),
+            | Self::ToPorts { address, .. } => Some(*address),
             Self::Direct(prefix, _) => Some(prefix.network()),
             Self::Peers { source, .. } => source.as_ref().map(Cidr::network),
         }
@@ -74,11 +74,16 @@ impl fmt::Display for AcceptRule {
                 source: Some(prefix),
                 link,
             } => write!(f, "peers, from {prefix} by {input} to {link}"),
-            Self::ToPort {
+            Self::ToPorts {
                 address,
                 protocol,
-                port,
-            } => write!(f, "to {address} port {port}/{protocol}"),
+                ports: (first, last),
+            } if first == last => write!(f, "to {address} port {first}/{protocol}"),
+            Self::ToPorts {
+                address,
+                protocol,
+                ports: (first, last),
+            } => write!(f, "to {address} ports {first}-{last}/{protocol}"),
             Self::Admin(chain) => write!(f, "firewall plugin, chain {chain}"),
         }
     }

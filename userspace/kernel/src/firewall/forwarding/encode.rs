@@ -64,21 +64,27 @@ pub(super) fn rule(
             all.extend(interface(expr::OIFNAME, link.as_str(), as_iptables));
             all.extend(source.iter().flat_map(|prefix| network(prefix, family)));
         }
-        AcceptRule::ToPort {
+        AcceptRule::ToPorts {
             address,
             protocol,
-            port,
+            ports,
         } => {
             let number = protocol.number();
             all.push(expr::meta(expr::L4PROTO, Register::One));
             all.push(expr::equal(Register::One, &[number]));
             all.extend(host(*address, false, family));
-            if as_iptables && *protocol == Protocol::Sctp {
+            let (first, last) = *ports;
+            if as_iptables && (*protocol == Protocol::Sctp || first != last) {
                 xt_protocol = Some(number);
-                all.push(expr::xt_match("multiport", 1, &entry::to_port(*port)));
+                all.push(expr::xt_match("multiport", 1, &entry::to_ports(*ports)));
             } else {
                 all.push(expr::payload(expr::TRANSPORT, 2, 2, Register::One));
-                all.push(expr::equal(Register::One, &port.to_be_bytes()));
+                if first == last {
+                    all.push(expr::equal(Register::One, &first.to_be_bytes()));
+                } else {
+                    all.push(expr::at_least(Register::One, &first.to_be_bytes()));
+                    all.push(expr::at_most(Register::One, &last.to_be_bytes()));
+                }
             }
         }
         AcceptRule::Admin(chain) => {

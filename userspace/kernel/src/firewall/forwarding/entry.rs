@@ -30,13 +30,22 @@ pub(super) fn answers() -> Vec<u8> {
     info
 }
 
-/// Returns the data of `-m multiport --dports PORT`, revision 1 (`struct xt_multiport_v1`).
-pub(super) fn to_port(port: u16) -> Vec<u8> {
+/// Returns the data of `-m multiport --dports FIRST:LAST`, or of one port, revision 1 (`struct
+/// xt_multiport_v1`).
+pub(super) fn to_ports((first, last): (u16, u16)) -> Vec<u8> {
     /// `XT_MULTIPORT_DESTINATION`.
     const DESTINATION: u8 = 1;
+    /// Offset of the flags that say whether a port begins a range (`pflags`).
+    const BEGINS_RANGE: usize = 2 + 2 * 15;
     let mut info = vec![0; 48];
     info.splice(0..2, [DESTINATION, 1]);
-    info.splice(2..4, port.to_ne_bytes());
+    info.splice(2..4, first.to_ne_bytes());
+    if first != last {
+        // Number of ports: the range counts as two.
+        info[1] = 2;
+        info.splice(4..6, last.to_ne_bytes());
+        info[BEGINS_RANGE] = 1;
+    }
     info
 }
 

@@ -383,8 +383,8 @@ impl Ip {
         let mut matches = vec![];
         match rule {
             AcceptRule::AnswersTo(_) | AcceptRule::AnswersToAddress(_) => matches.push(answers()),
-            AcceptRule::ToPort { port, .. } => {
-                matches.push(new_match("multiport", 1, &entry::to_port(*port)));
+            AcceptRule::ToPorts { ports, .. } => {
+                matches.push(new_match("multiport", 1, &entry::to_ports(*ports)));
             }
             AcceptRule::From(_)
             | AcceptRule::FromAddress(_)
@@ -419,7 +419,7 @@ impl Ip {
                 self.set_name(bytes, 0, input.as_str());
                 self.set_name(bytes, 1, link.as_str());
             }
-            AcceptRule::ToPort {
+            AcceptRule::ToPorts {
                 address, protocol, ..
             } => {
                 self.set_address(bytes, 1, *address, u8::MAX);

@@ -104,6 +104,16 @@ pub(crate) mod expr {
         compare(register, 1, value)
     }
 
+    /// Continues where the register is at most these bytes, as a number in network byte order.
+    pub(crate) fn at_most(register: Register, value: &[u8]) -> Expression {
+        compare(register, 3, value)
+    }
+
+    /// Continues where the register is at least these bytes, as a number in network byte order.
+    pub(crate) fn at_least(register: Register, value: &[u8]) -> Expression {
+        compare(register, 5, value)
+    }
+
     fn compare(register: Register, operation: u32, value: &[u8]) -> Expression {
         let value = Attributes::default().bytes(1, value);
         let data = Attributes::default()
