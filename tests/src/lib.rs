@@ -27,6 +27,7 @@ mod crash_points;
 mod datagram_flood;
 mod datagrams;
 mod distant_host;
+pub mod docker_driver;
 mod drop_reasons;
 mod echo;
 mod expected_drop;

@@ -1,171 +1,16 @@
 //! Docker's network driver and IPAM driver: each call of the protocol, sent as dockerd sends it.
 
-mod docker_driver {
-    pub(crate) mod client;
-}
-
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::TcpListener;
 
 use anyhow::{Context as _, Result, ensure};
-use docker_driver::client::{Client, Container, STATE};
+use e2e::docker_driver::{
+    BRIDGE, Client, ENDPOINTS, NETWORK, POOL, PORT, PUBLISHED, Scene, at, create, of, tcp,
+};
 use e2e::residue::await_no_residue;
-use e2e::{Agent, Echo, NODE, Residue, Sandbox, WORLD, connects, tcp_echo, tcp_source, until};
-use serde_json::{Value, json};
+use e2e::{Agent, Echo, NODE, Sandbox, WORLD, connects, tcp_echo, tcp_source, until};
+use serde_json::json;
 
-const NETWORK: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const BRIDGE: &str = "vd-0123456789ab";
-const ENDPOINTS: [&str; 2] = [
-    "aaaaaaaaaaaa0000000000000000000000000000000000000000000000000000",
-    "bbbbbbbbbbbb0000000000000000000000000000000000000000000000000000",
-];
-const POOL: &str = "10.7.0.0/24";
-const PUBLISHED: u16 = 8080;
-const PORT: u16 = 80;
 const SERVER: u16 = 7000;
-
-/// A node with an agent that serves Docker's drivers.
-struct Scene {
-    sandbox: Sandbox,
-    agent: Agent,
-    client: Client,
-    before: Residue,
-}
-
-impl Scene {
-    fn new() -> Result<Self> {
-        let sandbox = Sandbox::new()?;
-        let client = Client::new(&sandbox.node)?;
-        let agent = Agent::start(&sandbox.node, &Client::FLAGS)?;
-        let before = Residue::of(&sandbox.node, &[])?;
-        Ok(Self {
-            sandbox,
-            agent,
-            client,
-            before,
-        })
-    }
-
-    fn call(&self, method: &str, request: &Value) -> Result<Value> {
-        self.client.call(method, request)
-    }
-
-    /// Requests the pool and its gateway, and creates the network.
-    fn create_network(&self, options: &Value) -> Result<()> {
-        let pool = self.call(
-            "IpamDriver.RequestPool",
-            &json!({"AddressSpace": "viaduct-local", "Pool": POOL, "SubPool": "", "Options": null,
-                "V6": false}),
-        )?;
-        ensure!(pool["Pool"] == POOL, "{pool}");
-        let gateway = self.address(&json!({"RequestAddressType": "com.docker.network.gateway"}))?;
-        ensure!(gateway == "10.7.0.1/24", "{gateway}");
-        self.call("NetworkDriver.CreateNetwork", &create(options))
-            .map(drop)
-    }
-
-    fn address(&self, options: &Value) -> Result<String> {
-        let request = json!({"PoolID": POOL, "Address": "", "Options": options});
-        let answer = self.call("IpamDriver.RequestAddress", &request)?;
-        Ok(answer["Address"].as_str().context("no address")?.to_owned())
-    }
-
-    /// Creates an endpoint, joins it, and moves its interface into a new namespace as dockerd does.
-    fn start(&self, name: &str, endpoint: &str) -> Result<Container> {
-        let address = self.address(&json!({}))?;
-        let request = of(
-            endpoint,
-            &json!({"Interface": {"Address": address, "AddressIPv6": "",
-            "MacAddress": ""}, "Options": {}}),
-        );
-        let created = self.call("NetworkDriver.CreateEndpoint", &request)?;
-        let joined = self.call(
-            "NetworkDriver.Join",
-            &of(
-                endpoint,
-                &json!({"SandboxKey": "/var/run/docker/netns/x", "Options": {}}),
-            ),
-        )?;
-        let machine = self.sandbox.machine(name)?;
-        Container::moved(&self.sandbox.node, machine, &address, &created, &joined)
-    }
-
-    fn publish(&self, endpoint: &str, bindings: &Value) -> Result<()> {
-        let options = json!({"com.docker.network.portmap": bindings});
-        let request = of(endpoint, &json!({"Options": options}));
-        self.call("NetworkDriver.ProgramExternalConnectivity", &request)
-            .map(drop)
-    }
-
-    /// Returns the published ports of the node.
-    fn published(&self, endpoint: &str) -> Result<Vec<u16>> {
-        let info = self.call("NetworkDriver.EndpointOperInfo", &of(endpoint, &json!({})))?;
-        let bindings = info["Value"]["com.docker.network.portmap"].as_array();
-        let ports = bindings.into_iter().flatten().map(|it| &it["HostPort"]);
-        ports
-            .map(|port| Ok(u16::try_from(port.as_u64().context("no port")?)?))
-            .collect()
-    }
-
-    /// Removes an endpoint as dockerd does.
-    fn stop(&self, container: &Container, endpoint: &str) -> Result<()> {
-        let only = of(endpoint, &json!({}));
-        self.call("NetworkDriver.RevokeExternalConnectivity", &only)?;
-        self.call("NetworkDriver.Leave", &only)?;
-        self.call("NetworkDriver.DeleteEndpoint", &only)?;
-        self.release(&container.address.to_string())
-    }
-
-    fn release(&self, address: &str) -> Result<()> {
-        let request = json!({"PoolID": POOL, "Address": address});
-        self.call("IpamDriver.ReleaseAddress", &request).map(drop)
-    }
-
-    /// Deletes the network, and asserts that nothing is left.
-    fn clean(self) -> Result<()> {
-        self.call(
-            "NetworkDriver.DeleteNetwork",
-            &json!({"NetworkID": NETWORK}),
-        )?;
-        self.release("10.7.0.1")?;
-        self.call("IpamDriver.ReleasePool", &json!({"PoolID": POOL}))?;
-        let state = self.sandbox.node.call(&format!("cat {STATE}"))?;
-        let state: Value = serde_json::from_str(&state)?;
-        ensure!(
-            state["networks"] == json!({}) && state["pools"] == json!({}),
-            "{state}"
-        );
-        await_no_residue(&self.before, &self.sandbox.node)
-    }
-}
-
-fn create(options: &Value) -> Value {
-    json!({
-        "NetworkID": NETWORK,
-        "IPv4Data": [{"AddressSpace": "viaduct-local", "Pool": POOL, "Gateway": "10.7.0.1/24",
-            "AuxAddresses": {}}],
-        "IPv6Data": [],
-        "Options": {"com.docker.network.enable_ipv6": false,
-            "com.docker.network.generic": options},
-    })
-}
-
-/// Returns a request for an endpoint with additional fields.
-fn of(endpoint: &str, fields: &Value) -> Value {
-    let mut request = json!({"NetworkID": NETWORK, "EndpointID": endpoint});
-    for (name, value) in fields.as_object().into_iter().flatten() {
-        request[name] = value.clone();
-    }
-    request
-}
-
-fn tcp(host_port: u16, host_port_end: u16) -> Value {
-    json!({"Proto": 6, "IP": "", "Port": PORT, "HostIP": "", "HostPort": host_port,
-        "HostPortEnd": host_port_end})
-}
-
-fn at(address: IpAddr, port: u16) -> SocketAddr {
-    SocketAddr::new(address, port)
-}
 
 #[test]
 fn the_socket_of_dockers_drivers_serves_their_calls_and_nothing_else() -> Result<()> {
@@ -428,7 +273,6 @@ fn options_that_viaduct_does_not_have_are_refused_by_name() -> Result<()> {
     let scene = Scene::new()?;
     for (name, value) in [
         ("com.docker.network.bridge.inhibit_ipv4", "true"),
-        ("com.docker.network.bridge.gateway_mode_ipv4", "routed"),
         ("com.docker.network.bridge.colour", "blue"),
         ("parent", "eth0"),
     ] {

@@ -27,6 +27,7 @@ pub(crate) mod layouts {
     mod settings;
     mod shape;
     mod swept;
+    mod trusted_link;
     mod uplink;
 
     pub use counter::{Counters, Direction, DropCount, PodDropCount, PodDrops};
@@ -49,6 +50,7 @@ pub(crate) mod layouts {
         Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, SUBNETS_OF_POD, Shaped, ShapedSubnetKey, TICKS,
     };
     pub use swept::Swept;
+    pub use trusted_link::TrustedLinkKey;
     pub use uplink::{SOURCES, Source, Uplink, UplinkFlags};
 }
 
@@ -140,6 +142,10 @@ macro_rules! for_each_map {
 
             /// Network table, by the interface index of the bridge.
             NETWORKS = Hash<u32, Network>[1_024] => network in networks;
+
+            /// Uplinks by which every port of a network's pods is reached from outside, with the
+            /// value 1 (`trusted_host_interfaces` of Docker).
+            TRUSTED_LINKS = Hash<TrustedLinkKey, u32>[1_024] => trusted_link in trusted_links;
 
             /// Hostports that node sockets have connected to.
             DIALLED = LruHash<DialledKey, Dialled>[16_384];

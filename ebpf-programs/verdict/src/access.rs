@@ -8,12 +8,12 @@
 //!
 //! A network is a bridge here: pods on the same bridge reach each other without any router.
 
-use abi::{Address, DropReason, EndpointFlags, FlowFlags};
+use abi::{Address, DropReason, EndpointFlags, Family, FlowFlags, HostportKey, TrustedLinkKey};
 
 use crate::address::{is_broadcast, is_link_local, is_multicast};
 use crate::flow;
 use crate::fragment_store::FragmentStore;
-use crate::hostport::is_pod_address;
+use crate::hostport::{self, is_pod_address};
 use crate::icmp;
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
@@ -49,15 +49,52 @@ const fn refusal(flags: u32) -> DropReason {
 }
 
 /// Drops a packet from outside that is for the own address of the pod in [`Work::endpoint`], where
-/// the pod's network is closed.
+/// the pod's network is closed: unless the address is routed and the packet may reach it, or the
+/// network trusts the uplink by which the packet came.
 #[inline(always)]
 pub(crate) fn check_outsider<E: Node>(node: &E, work: &Work) -> Decision<()> {
-    let flags = node.pod(work.endpoint.pod).map_or(0, |pod| pod.flags);
-    if flags & EndpointFlags::PUBLISHED_ONLY == 0 {
+    let (flags, network) =
+        (node.pod(work.endpoint.pod)).map_or((0, 0), |pod| (pod.flags, pod.network));
+    if flags & EndpointFlags::PUBLISHED_ONLY == 0
+        || is_open_address(node, work, flags)
+        || came_by_trusted_link(node, work, network)
+    {
         Ok(())
     } else {
         Err(refusal(flags))
     }
+}
+
+/// Returns whether the destination is a routed address ([`EndpointFlags::ROUTED_V4`]) that the
+/// packet may reach: as an echo request, or by a port that is published at the address itself.
+#[inline(always)]
+fn is_open_address<E: Node>(node: &E, work: &Work, flags: u32) -> bool {
+    let routed = match work.headers.family() {
+        Family::V4 => EndpointFlags::ROUTED_V4,
+        Family::V6 => EndpointFlags::ROUTED_V6,
+    };
+    if flags & routed == 0 {
+        return false;
+    }
+    if work.headers.transport == Transport::EchoRequest {
+        return true;
+    }
+    let to = &work.headers.tuple;
+    let key = HostportKey::new(to.destination, to.destination_port, to.protocol);
+    work.headers.transport.has_ports()
+        && node
+            .hostport(&key)
+            .is_some_and(|own| own.pod == work.endpoint.pod && hostport::is_alive(node, own))
+}
+
+/// Returns whether the network with this bridge trusts the link by which the packet came.
+#[inline(always)]
+fn came_by_trusted_link<E: Node>(node: &E, work: &Work, network: u32) -> bool {
+    let key = TrustedLinkKey {
+        network,
+        interface: work.interface,
+    };
+    node.trusted_link(&key).is_some()
 }
 
 /// As `check_outsider`, for a packet without ports, by its destination: an ICMP error that quotes

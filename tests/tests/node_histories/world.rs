@@ -381,7 +381,7 @@ impl<'a> World<'a> {
 
     fn clear(&mut self, kind: u8) -> Result<()> {
         for (mut key, previous) in self.observe()?.entries {
-            let is_of_link = key.link_mut().is_some();
+            let is_of_link = key.links_mut().next().is_some();
             let is_selected = match kind {
                 0 => matches!(previous, Entry::Pod { .. }),
                 1 => matches!(key, EntryKey::Interface(_)),

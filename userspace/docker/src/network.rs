@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Refused;
-use crate::options::{GatewayMode, Options, default_binding};
+use crate::options::{GatewayMode, GatewayModes, Options, default_binding};
 use crate::protocol::{self, CreateNetwork, GENERIC, Id, IpamData};
 
 /// Keys of dockerd beside [`GENERIC`]: which family the network has, and whether it is internal.
@@ -90,8 +90,8 @@ impl NetworkSpec {
         let options = Options::read(&self.options)?;
         let ranges = self.ranges()?;
         let has = |ipv4| ranges.iter().any(|set| set.is_ipv4() == ipv4);
-        let mode = options.mode(has(true), has(false))?;
-        if mode == GatewayMode::Isolated && !self.internal {
+        let modes = options.gateway_modes(has(true), has(false))?;
+        if modes.is_isolated && !self.internal {
             return Err(Refused::new(
                 "the gateway mode isolated needs an internal network (--internal)",
             ));
@@ -112,20 +112,21 @@ impl NetworkSpec {
             hairpin: HairpinMode::HairpinVeth,
             masquerade: options.masquerade,
             options: BridgeOptions {
-                gateway: mode != GatewayMode::Isolated,
-                port: self.port(&options, mode),
+                gateway: !modes.is_isolated,
+                port: self.port(&options, modes),
                 limits: LimitPolicy {
                     default: options.limits,
                     ceiling: Rates::default(),
                 },
                 egress: options.egress,
+                trusted_links: options.trusted_links,
                 ..BridgeOptions::default()
             },
         })
     }
 
-    fn port(&self, options: &Options, mode: GatewayMode) -> PortOptions {
-        let direct = mode == GatewayMode::NatUnprotected;
+    fn port(&self, options: &Options, modes: GatewayModes) -> PortOptions {
+        let direct = modes.is_open;
         PortOptions {
             isolated: !options.icc,
             ingress: match (options.icc, direct) {
@@ -135,6 +136,7 @@ impl NetworkSpec {
                 (true, false) => IngressPolicy::Open,
             },
             access: NetworkAccess::new(self.internal, direct),
+            routed: modes.routed,
             ..PortOptions::default()
         }
     }

@@ -1,11 +1,11 @@
 //! Options of networks (`docker network create --opt NAME=VALUE`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
-use model::{EgressAddresses, IfName, Rates};
+use model::{EgressAddresses, Families, IfName, Rates};
 
 use crate::Refused;
 
@@ -34,6 +34,7 @@ const BINDING: &str = "com.docker.network.bridge.host_binding_ipv4";
 const MODE_V4: &str = "com.docker.network.bridge.gateway_mode_ipv4";
 const MODE_V6: &str = "com.docker.network.bridge.gateway_mode_ipv6";
 const MTU: &str = "com.docker.network.driver.mtu";
+const TRUSTED: &str = "com.docker.network.bridge.trusted_host_interfaces";
 const HOST_V4: &str = "com.docker.network.host_ipv4";
 const HOST_V6: &str = "com.docker.network.host_ipv6";
 const PREFIX: &str = "com.docker.network.container_iface_prefix";
@@ -46,8 +47,9 @@ pub const NETWORK_OPTIONS: [NetworkOption; 17] = [
     honoured(MASQUERADE, "ipMasq"),
     honoured(ICC, "portIsolation, ingressPolicy"),
     honoured(BINDING, "hostIP"),
-    honoured(MODE_V4, "directAccess, isGateway"),
-    honoured(MODE_V6, "directAccess, isGateway"),
+    honoured(MODE_V4, "directAccess, isGateway, ipMasq"),
+    honoured(MODE_V6, "directAccess, isGateway, ipMasq"),
+    honoured(TRUSTED, "directAccess"),
     honoured(MTU, "mtu"),
     honoured(HOST_V4, "egressAddresses"),
     honoured(HOST_V6, "egressAddresses"),
@@ -61,10 +63,6 @@ pub const NETWORK_OPTIONS: [NetworkOption; 17] = [
     refused(
         "com.docker.network.bridge.inhibit_ipv4",
         "the mode `isolated` of an internal network has no gateway address",
-    ),
-    refused(
-        "com.docker.network.bridge.trusted_host_interfaces",
-        "Viaduct opens addresses of containers to all interfaces or none; see the gateway modes",
     ),
     refused("parent", "it is an option of macvlan and ipvlan"),
     refused("ipvlan_mode", "it is an option of ipvlan"),
@@ -87,16 +85,30 @@ const IFNAME_LENGTH: usize = 15;
 /// Length of the number that dockerd adds to the prefix of an interface.
 const NUMBER_LENGTH: usize = 2;
 
-/// How the outside reaches containers, and how they reach it.
+/// How the outside reaches containers in a family, and how they reach it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum GatewayMode {
-    /// Only published ports are reached.
+    /// Only published ports are reached, by addresses of the node.
     #[default]
     Nat,
-    /// All ports are reached, by the addresses of the containers.
+    /// As `Nat`; besides, all ports are reached by the addresses of the containers.
     NatUnprotected,
+    /// Only published ports are reached, by the addresses of the containers, which they keep on the
+    /// way out.
+    Routed,
     /// The node has no address on the bridge.
     Isolated,
+}
+
+/// The gateway modes of a network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GatewayModes {
+    /// Whether all ports of the containers are reached from outside.
+    pub(crate) is_open: bool,
+    /// Whether the node has no address on the bridge.
+    pub(crate) is_isolated: bool,
+    /// Families in mode [`GatewayMode::Routed`].
+    pub(crate) routed: Families,
 }
 
 /// The options of a network.
@@ -110,6 +122,8 @@ pub(crate) struct Options {
     pub(crate) binding: Option<Ipv4Addr>,
     /// Modes for IPv4 and IPv6; `None` if not set.
     pub(crate) modes: [Option<GatewayMode>; 2],
+    /// Uplinks by which all ports of the containers are reached.
+    pub(crate) trusted_links: BTreeSet<IfName>,
     /// MTU in bytes; `None` for that of the node's links.
     pub(crate) mtu: Option<u32>,
     pub(crate) egress: EgressAddresses,
@@ -131,6 +145,7 @@ impl Options {
             binding: parsed::<Ipv4Addr>(map, BINDING, "an IPv4 address")?
                 .filter(|address| !address.is_unspecified()),
             modes: [mode(map, MODE_V4)?, mode(map, MODE_V6)?],
+            trusted_links: links(map, TRUSTED)?,
             mtu: mtu(map)?,
             egress: EgressAddresses {
                 v4: parsed(map, HOST_V4, "an IPv4 address")?,
@@ -144,17 +159,33 @@ impl Options {
         })
     }
 
-    /// Returns the mode of both families that the network has. They must agree: a container has one
-    /// access.
-    pub(crate) fn mode(&self, has_ipv4: bool, has_ipv6: bool) -> Result<GatewayMode, Refused> {
+    /// Returns the modes of the families that the network has. `nat` and `routed` can be combined,
+    /// all others must agree: a container has one access.
+    pub(crate) fn gateway_modes(
+        &self,
+        has_ipv4: bool,
+        has_ipv6: bool,
+    ) -> Result<GatewayModes, Refused> {
+        use GatewayMode::{Isolated, Nat, NatUnprotected, Routed};
         let [v4, v6] = self.modes.map(Option::unwrap_or_default);
-        match (has_ipv4, has_ipv6) {
-            (true, true) if v4 != v6 => Err(Refused::new(format!(
-                "{MODE_V4} and {MODE_V6} differ: Viaduct has one mode for both families"
-            ))),
-            (false, _) => Ok(v6),
-            (true, _) => Ok(v4),
+        let (v4, v6) = match (has_ipv4, has_ipv6) {
+            (true, true) => (v4, v6),
+            (true, false) => (v4, v4),
+            (false, _) => (v6, v6),
+        };
+        if v4 != v6 && !matches!((v4, v6), (Nat, Routed) | (Routed, Nat)) {
+            return Err(Refused::new(format!(
+                "{MODE_V4} and {MODE_V6} differ: only nat and routed can be combined"
+            )));
         }
+        Ok(GatewayModes {
+            is_open: v4 == NatUnprotected,
+            is_isolated: v4 == Isolated,
+            routed: Families {
+                v4: has_ipv4 && v4 == Routed,
+                v6: has_ipv6 && v6 == Routed,
+            },
+        })
     }
 }
 
@@ -201,19 +232,24 @@ fn mode(map: &BTreeMap<String, String>, name: &str) -> Result<Option<GatewayMode
         None | Some("") => Ok(None),
         Some("nat") => Ok(Some(GatewayMode::Nat)),
         Some("nat-unprotected") => Ok(Some(GatewayMode::NatUnprotected)),
+        Some("routed") => Ok(Some(GatewayMode::Routed)),
         Some("isolated") => Ok(Some(GatewayMode::Isolated)),
-        Some(text @ "routed") => Err(Refused::option(
-            name,
-            text,
-            "Viaduct opens all ports of routed addresses or none; nat-unprotected with \
-             com.docker.network.bridge.enable_ip_masquerade=false opens all",
-        )),
         Some(text) => Err(Refused::option(
             name,
             text,
-            "nat, nat-unprotected or isolated is expected",
+            "nat, nat-unprotected, routed or isolated is expected",
         )),
     }
+}
+
+/// Parses names of interfaces, separated by colons.
+fn links(map: &BTreeMap<String, String>, name: &str) -> Result<BTreeSet<IfName>, Refused> {
+    let text = map.get(name).map_or("", String::as_str);
+    let names = text.split(':').filter(|name| !name.is_empty());
+    names
+        .map(|link| link.parse())
+        .collect::<Result<_, _>>()
+        .map_err(|_| Refused::option(name, text, "names of interfaces are expected, as eth0:eth1"))
 }
 
 /// Parses the MTU; 0 is that of the node's links.
@@ -278,7 +314,9 @@ mod tests {
         assert!(options.masquerade && options.icc);
         assert_eq!(options.prefix, "eth");
         assert_eq!((options.mtu, options.binding), (None, None));
-        assert_eq!(options.mode(true, true).unwrap(), GatewayMode::Nat);
+        assert!(options.trusted_links.is_empty());
+        let modes = options.gateway_modes(true, true);
+        assert_eq!(modes, Ok(GatewayModes::default()));
     }
 
     #[test]
@@ -289,6 +327,7 @@ mod tests {
             (ICC, "0"),
             (BINDING, "192.0.2.9"),
             (MODE_V4, "nat-unprotected"),
+            (TRUSTED, "eth1:vxlan.1"),
             (MTU, "1400"),
             (HOST_V4, "192.0.2.10"),
             (PREFIX, "app"),
@@ -299,7 +338,9 @@ mod tests {
         assert_eq!(options.bridge.as_ref().map(IfName::as_str), Some("apps0"));
         assert!(!options.masquerade && !options.icc);
         assert_eq!(default_binding(&options), Some([192, 0, 2, 9].into()));
-        assert_eq!(options.mode(true, false), Ok(GatewayMode::NatUnprotected));
+        assert!(options.gateway_modes(true, false).unwrap().is_open);
+        let links: Vec<&str> = options.trusted_links.iter().map(IfName::as_str).collect();
+        assert_eq!(links, ["eth1", "vxlan.1"]);
         assert_eq!(options.mtu, Some(1400));
         assert_eq!(options.egress.v4, Some([192, 0, 2, 10].into()));
         assert_eq!(options.prefix, "app");
@@ -313,11 +354,10 @@ mod tests {
     fn options_of_a_docker_network_are_refused_by_name() {
         for (name, value) in [
             ("com.docker.network.bridge.inhibit_ipv4", "true"),
-            ("com.docker.network.bridge.trusted_host_interfaces", "eth1"),
+            (TRUSTED, "eth1:a name with spaces"),
             ("com.docker.network.windowsshim.interface", "x"),
             ("parent", "eth0"),
             ("flavour", "sweet"),
-            (MODE_V4, "routed"),
             (MODE_V4, "bridged"),
             (MTU, "many"),
             (MTU, "67"),
@@ -334,10 +374,29 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_modes_of_both_families_must_agree() {
+    fn only_nat_and_routed_can_be_combined_as_gateway_modes() {
+        let all = ["nat", "nat-unprotected", "routed", "isolated"];
+        for (v4, v6) in all.iter().flat_map(|v4| all.map(|v6| (*v4, v6))) {
+            let options = read(&[(MODE_V4, v4), (MODE_V6, v6)]).unwrap();
+            let modes = options.gateway_modes(true, true);
+            if v4 == v6 || [v4, v6].iter().all(|mode| ["nat", "routed"].contains(mode)) {
+                let expected = GatewayModes {
+                    is_open: v4 == "nat-unprotected",
+                    is_isolated: v4 == "isolated",
+                    routed: Families {
+                        v4: v4 == "routed",
+                        v6: v6 == "routed",
+                    },
+                };
+                assert_eq!(modes, Ok(expected), "{v4} {v6}");
+            } else {
+                assert!(modes.unwrap_err().0.contains(MODE_V6), "{v4} {v6}");
+            }
+        }
+        // The mode of a family that the network lacks has no effect.
         let options = read(&[(MODE_V4, "nat-unprotected")]).unwrap();
-        assert!(options.mode(true, true).unwrap_err().0.contains(MODE_V6));
-        assert_eq!(options.mode(false, true), Ok(GatewayMode::Nat));
+        let modes = options.gateway_modes(false, true);
+        assert_eq!(modes, Ok(GatewayModes::default()));
     }
 
     #[test]
@@ -358,6 +417,6 @@ mod tests {
             }
         }
         let modes: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
-        assert_eq!(modes, ["nat", "nat-unprotected", "isolated", "routed"]);
+        assert_eq!(modes, ["nat", "nat-unprotected", "routed", "isolated"]);
     }
 }

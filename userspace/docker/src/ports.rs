@@ -1,6 +1,6 @@
 //! Published ports of endpoints.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
@@ -19,6 +19,9 @@ pub type TakenPort = (Protocol, u16);
 pub struct Choice<'a> {
     /// Address of ports that are bound without one; `None` for all.
     pub default_binding: Option<IpAddr>,
+    /// Addresses of the endpoint, with whether they are routed: ports of such a one are published
+    /// at the address itself.
+    pub addresses: &'a [(IpAddr, bool)],
     /// Ports that the endpoint has: a repeated request gets the same.
     pub present: &'a [PortMapping],
     /// Ports that cannot be chosen.
@@ -36,35 +39,110 @@ pub fn bindings(options: &Options) -> Result<Vec<PortBinding>, Refused> {
     }
 }
 
-/// Returns the mapping of each binding. One of a range or of any port gets the first that is not
-/// taken.
+/// Returns the mapping of each binding, ports of one protocol and address side by side: dockerd has
+/// a binding for each port of a range, in no order. A binding of several ports or of any port gets
+/// the first that is not taken.
 pub fn choose(bindings: &[PortBinding], choice: &Choice<'_>) -> Result<Vec<PortMapping>, Refused> {
+    let present = choice.present.iter().copied().collect();
     let mut mappings: Vec<PortMapping> = Vec::new();
+    let mut chosen = Chosen::new();
     for binding in bindings {
-        let mapping = choose_one(binding, choice, &mappings)?;
+        let port = ContainerPort::read(binding)?;
+        mappings.extend(port.direct(choice));
+        let Some(host_address) = port.host_address(choice) else {
+            continue;
+        };
+        let mapping = choose_one(binding, (&port, host_address), choice, (&present, &chosen))?;
+        let port = (mapping.protocol, mapping.host_port.get());
+        chosen.entry(port).or_default().push(mapping.host_address);
         mappings.push(mapping);
     }
+    mappings.sort_by_key(|mapping| (mapping.protocol, mapping.host_address, *mapping));
     Ok(mappings)
+}
+
+/// Addresses of the ports that earlier bindings of a request have got.
+type Chosen = BTreeMap<TakenPort, Vec<Option<IpAddr>>>;
+
+/// What a binding publishes.
+struct ContainerPort {
+    protocol: Protocol,
+    port: NonZeroU16,
+    /// Address of the node; `None` where the user has named none.
+    named: Option<IpAddr>,
+}
+
+impl ContainerPort {
+    fn read(binding: &PortBinding) -> Result<Self, Refused> {
+        let named = match binding.host_ip.as_str() {
+            "" => None,
+            text => {
+                let address = text.parse::<IpAddr>();
+                Some(address.map_err(|_| Refused::new(format!("HostIP {text} is no address")))?)
+            }
+        };
+        Ok(Self {
+            protocol: protocol(binding.proto)?,
+            port: NonZeroU16::new(binding.port)
+                .ok_or_else(|| Refused::new("port 0 of a container cannot be published"))?,
+            named,
+        })
+    }
+
+    /// Returns the mappings at the routed addresses of the endpoint. An address of the node selects
+    /// its family, and has no other effect.
+    fn direct(&self, choice: &Choice<'_>) -> impl Iterator<Item = PortMapping> {
+        let routed = choice.addresses.iter().filter(|(_, is_routed)| *is_routed);
+        let selected = routed.filter(|(own, _)| self.selects(own.is_ipv4()));
+        selected.map(|(own, _)| PortMapping {
+            host_port: self.port,
+            container_port: self.port,
+            protocol: self.protocol,
+            host_address: Some(*own),
+        })
+    }
+
+    /// Returns the address of the node, `None` in it for all; `None` if all selected addresses of
+    /// the endpoint are routed.
+    fn host_address(&self, choice: &Choice<'_>) -> Option<Option<IpAddr>> {
+        let is_routed = |ipv4: bool| {
+            let mut own = choice.addresses.iter();
+            own.any(|(own, is_routed)| own.is_ipv4() == ipv4 && *is_routed)
+        };
+        let default = self.named.or(choice.default_binding);
+        match (is_routed(true), is_routed(false)) {
+            (false, false) => Some(default),
+            (true, true) => None,
+            (true, false) if !choice.addresses.iter().any(|(own, _)| own.is_ipv6()) => None,
+            (false, true) if !choice.addresses.iter().any(|(own, _)| own.is_ipv4()) => None,
+            (v4_is_routed, _) => {
+                let translates_ipv4 = !v4_is_routed;
+                let any = if translates_ipv4 {
+                    IpAddr::from([0; 4])
+                } else {
+                    IpAddr::from([0; 16])
+                };
+                let of_family = default.filter(|address| address.is_ipv4() == translates_ipv4);
+                (self.selects(translates_ipv4)).then_some(Some(of_family.unwrap_or(any)))
+            }
+        }
+    }
+
+    fn selects(&self, ipv4: bool) -> bool {
+        self.named.is_none_or(|named| named.is_ipv4() == ipv4)
+    }
 }
 
 fn choose_one(
     binding: &PortBinding,
+    (port, host_address): (&ContainerPort, Option<IpAddr>),
     choice: &Choice<'_>,
-    chosen: &[PortMapping],
+    (present, chosen): (&BTreeSet<PortMapping>, &Chosen),
 ) -> Result<PortMapping, Refused> {
-    let protocol = protocol(binding.proto)?;
-    let container_port = NonZeroU16::new(binding.port)
-        .ok_or_else(|| Refused::new("port 0 of a container cannot be published"))?;
-    let host_address = match binding.host_ip.as_str() {
-        "" => choice.default_binding,
-        text => {
-            let address = text.parse::<IpAddr>();
-            Some(address.map_err(|_| Refused::new(format!("HostIP {text} is no address")))?)
-        }
-    };
+    let protocol = port.protocol;
     let mapping = |host_port| PortMapping {
         host_port,
-        container_port,
+        container_port: port.port,
         protocol,
         host_address,
     };
@@ -79,13 +157,12 @@ fn choose_one(
             .ok_or_else(|| Refused::new("port 0 of the node cannot be published"));
     }
     // The same port on other addresses of the node is a port of its own.
-    let is_mine = |port: &NonZeroU16| choice.present.contains(&mapping(*port));
+    let is_mine = |port: &NonZeroU16| present.contains(&mapping(*port));
     let is_free = |port: &NonZeroU16| {
-        !choice.taken.contains(&(protocol, port.get()))
-            && !chosen.iter().any(|other| {
-                (other.protocol, other.host_port) == (protocol, *port)
-                    && (other.host_address == host_address || host_address.is_none())
-            })
+        let port = (protocol, port.get());
+        let mut others = chosen.get(&port).into_iter().flatten();
+        !choice.taken.contains(&port)
+            && !others.any(|other| *other == host_address || host_address.is_none())
     };
     let kept = ports.clone().find(|port| is_mine(port) && is_free(port));
     kept.or_else(|| ports.find(is_free))
@@ -141,6 +218,7 @@ pub fn published(attachment: &Attachment) -> Vec<PortBinding> {
 
 #[cfg(test)]
 mod tests {
+    use model::PortRange;
     use serde_json::json;
 
     use super::*;
@@ -159,6 +237,7 @@ mod tests {
         let taken = taken.iter().map(|port| (Protocol::Tcp, *port)).collect();
         let choice = Choice {
             default_binding: None,
+            addresses: &[],
             present,
             taken: &taken,
             ephemeral: 40_000..=40_002,
@@ -194,10 +273,61 @@ mod tests {
             binding(81, 0, 0),
             binding(80, 8000, 8001),
         ];
-        assert_eq!(chosen(&any, &[], &[]), [40_000, 40_001, 8000]);
-        assert_eq!(chosen(&any, &[], &[40_000, 8000]), [40_001, 40_002, 8001]);
+        assert_eq!(chosen(&any, &[], &[]), [8000, 40_000, 40_001]);
+        assert_eq!(chosen(&any, &[], &[40_000, 8000]), [8001, 40_001, 40_002]);
         // A single port is not replaced: its reservation fails, with the owner in the error.
         assert_eq!(chosen(&[binding(80, 8080, 8080)], &[], &[8080]), [8080]);
+    }
+
+    /// dockerd sends a binding for each port of a range, and sorts none of them.
+    #[test]
+    fn bindings_of_a_range_of_ports_become_one_range() {
+        let ports = (8000..9000).rev();
+        let bindings: Vec<PortBinding> = ports.map(|port| binding(port, port, port)).collect();
+        let choice = Choice {
+            default_binding: None,
+            addresses: &[],
+            present: &[],
+            taken: &BTreeSet::new(),
+            ephemeral: 40_000..=40_002,
+        };
+        let ranges = PortRange::of(&choose(&bindings, &choice).unwrap());
+        assert_eq!(ranges.len(), 1);
+        assert_eq!(ranges[0].count().get(), 1000);
+    }
+
+    #[test]
+    fn ports_of_routed_addresses_are_published_at_these_addresses() {
+        let v4: IpAddr = [10, 7, 0, 2].into();
+        let v6: IpAddr = "fd07::2".parse().unwrap();
+        let texts = |addresses: &[(IpAddr, bool)], host_ip: &str| -> Vec<String> {
+            let binding = PortBinding {
+                host_ip: host_ip.to_owned(),
+                ..binding(80, 8080, 8080)
+            };
+            let choice = Choice {
+                default_binding: None,
+                addresses,
+                present: &[],
+                taken: &BTreeSet::new(),
+                ephemeral: 40_000..=40_002,
+            };
+            let mappings = choose(&[binding], &choice).unwrap();
+            mappings.iter().map(ToString::to_string).collect()
+        };
+        let (direct4, direct6) = ("10.7.0.2:80->80/tcp", "[fd07::2]:80->80/tcp");
+        let both = [(v4, true), (v6, true)];
+        assert_eq!(texts(&both, ""), [direct4, direct6]);
+        assert_eq!(texts(&both, "192.0.2.1"), [direct4]);
+        let mixed = [(v4, false), (v6, true)];
+        assert_eq!(texts(&mixed, ""), ["0.0.0.0:8080->80/tcp", direct6]);
+        assert_eq!(texts(&mixed, "192.0.2.1"), ["192.0.2.1:8080->80/tcp"]);
+        assert_eq!(texts(&mixed, "::"), [direct6]);
+        let mixed = [(v4, true), (v6, false)];
+        assert_eq!(texts(&mixed, ""), [direct4, "[::]:8080->80/tcp"]);
+        assert_eq!(texts(&[(v4, true)], ""), [direct4]);
+        assert!(texts(&[(v4, true)], "::").is_empty());
+        assert_eq!(texts(&[(v4, false)], ""), ["8080->80/tcp"]);
     }
 
     #[test]
@@ -219,6 +349,7 @@ mod tests {
             .collect();
         let choice = Choice {
             default_binding: None,
+            addresses: &[],
             present: &[],
             taken: &taken,
             ephemeral: 40_000..=40_002,

@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::{
-    AttachmentKey, Bandwidth, HostLink, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath,
-    Network, PortMapping, PortOptions, Route, StandbyPort, printable,
+    AttachmentKey, Bandwidth, Families, HostLink, IfName, InterfaceAddress, Mac, ManagedLink,
+    NetnsPath, Network, PortMapping, PortOptions, Route, StandbyPort, printable,
 };
 
 /// A network namespace: its path, and the inode that identifies it.
@@ -176,6 +176,17 @@ impl Attachment {
                 .unwrap_or(0),
         );
         alias
+    }
+
+    /// Returns the families whose flows to the outside are masqueraded.
+    pub fn masqueraded(&self) -> Families {
+        Families::both(self.masquerade).without(self.port.routed)
+    }
+
+    /// Returns whether a port is published at the pod's own address, and not at one of the node.
+    pub fn is_direct(&self, mapping: &PortMapping) -> bool {
+        let mut own = self.addresses.iter();
+        own.any(|own| mapping.host_address == Some(own.address.address))
     }
 
     /// Returns the first address of a family.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::{EgressAddresses, LimitPolicy};
+use crate::{EgressAddresses, IfName, LimitPolicy};
 
 /// A VLAN identifier: 1 to 4094 (IEEE 802.1Q).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -153,6 +153,39 @@ impl NetworkAccess {
     }
 }
 
+/// Address families to which a property applies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Families {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+impl Families {
+    /// Neither family.
+    pub const NONE: Self = Self::both(false);
+
+    /// Returns both families, or neither.
+    pub const fn both(both: bool) -> Self {
+        Self { v4: both, v6: both }
+    }
+
+    /// Returns whether a family is one of these.
+    pub const fn contains(self, ipv4: bool) -> bool {
+        if ipv4 { self.v4 } else { self.v6 }
+    }
+
+    /// Returns the families that are not in `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self {
+            v4: self.v4 && !other.v4,
+            v6: self.v6 && !other.v6,
+        }
+    }
+}
+
 /// Options of a pod's bridge port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortOptions {
@@ -166,6 +199,10 @@ pub struct PortOptions {
     pub ingress: IngressPolicy,
     /// Which packets enter and leave the pod's network.
     pub access: NetworkAccess,
+    /// Families whose addresses are routed: not masqueraded, and reached from outside by the ports
+    /// that are published at the address itself, and by echo requests, also where `access` is
+    /// [`NetworkAccess::Published`].
+    pub routed: Families,
     /// Whether the pod's end is left down, so that the container itself sets it up.
     pub left_down: bool,
 }
@@ -194,6 +231,9 @@ pub struct BridgeOptions {
     /// Source addresses of masqueraded flows. Those of the agent's default network are a setting of
     /// the agent instead.
     pub egress: EgressAddresses,
+    /// Uplinks by which every port of the pods is reached from outside, also where their access is
+    /// [`NetworkAccess::Published`].
+    pub trusted_links: BTreeSet<IfName>,
 }
 
 impl Default for BridgeOptions {
@@ -205,6 +245,7 @@ impl Default for BridgeOptions {
             port: PortOptions::default(),
             limits: LimitPolicy::default(),
             egress: EgressAddresses::default(),
+            trusted_links: BTreeSet::new(),
         }
     }
 }

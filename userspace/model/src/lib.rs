@@ -35,8 +35,8 @@ pub use attachment::{
 pub use attachment_key::AttachmentKey;
 pub use bandwidth::{Bandwidth, Limit, LimitPolicy, Prefixes, Rates, ShapedSubnets};
 pub use bridge_port::{
-    BridgeOptions, IngressPolicy, NetworkAccess, PortOptions, PortVlans, UnknownIngressPolicy,
-    UnknownNetworkAccess, VlanId,
+    BridgeOptions, Families, IngressPolicy, NetworkAccess, PortOptions, PortVlans,
+    UnknownIngressPolicy, UnknownNetworkAccess, VlanId,
 };
 pub use degraded_reason::DegradedReason;
 pub use egress::{EgressAddresses, SecondEgressAddress};

@@ -23,11 +23,15 @@ pub struct LocalReservedPorts {
     pub step: Option<Step>,
 }
 
-/// Returns the host ports that the attachments publish, of any address and protocol.
+/// Returns the host ports that the attachments publish, of any address and protocol; without those
+/// that are published at a pod's own address.
 pub fn published_ports<'a>(attachments: impl IntoIterator<Item = &'a Attachment>) -> PortSet {
     attachments
         .into_iter()
-        .flat_map(|attachment| &attachment.port_mappings)
+        .flat_map(|attachment| {
+            let mappings = attachment.port_mappings.iter();
+            mappings.filter(|mapping| !attachment.is_direct(mapping))
+        })
         .map(|mapping| mapping.host_port.get())
         .collect()
 }

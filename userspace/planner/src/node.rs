@@ -7,6 +7,7 @@
 
 mod bridges;
 mod subnets;
+mod trusted_links;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,7 @@ use crate::{
 
 use self::bridges::Bridges;
 use self::subnets::{open_subnets, pod_subnets};
+use self::trusted_links::trusted_links;
 
 /// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's
 /// MASQUERADE. The datapath detects other users of these ports.
@@ -86,6 +88,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let of_containers = container_link::entries(&containers, observed, records, &fallback);
     wanted.extend(of_containers);
     wanted.extend(of_networks(intent, &accepted, &planned));
+    wanted.extend(trusted_links(&accepted, &uplinks));
     plan.append(put_missing(&wanted, &observed.entries));
     // After the local entries: flows whose source address is not local are removed.
     plan.append(put_missing(&of_uplinks, &observed.entries));

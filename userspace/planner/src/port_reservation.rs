@@ -5,6 +5,7 @@
 //! This module plans reservations; the kernel crate opens the sockets.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use model::{Attachment, PortMapping, is_link_local};
 use steps::{PortReservation, PortReservations, Step};
@@ -12,19 +13,28 @@ use steps::{PortReservation, PortReservations, Step};
 use crate::tables::{hostport_keys, mapping_keys};
 
 /// Returns the reservations of `attachment`. IPv6 link-local addresses are left out: binding them
-/// needs a link, which a mapping cannot name.
+/// needs a link, which a mapping cannot name. Ports that are published at the pod's own address are
+/// none of the node.
 pub fn attachment_reservations(attachment: &Attachment) -> BTreeSet<PortReservation> {
+    let is_own = |address: IpAddr| {
+        let mut own = attachment.addresses.iter();
+        own.any(|own| own.address.address == address)
+    };
     hostport_keys(attachment)
         .filter_map(|key| PortReservation::of(&key))
-        .filter(|reservation| !is_link_local(reservation.address))
+        .filter(|reservation| !is_link_local(reservation.address) && !is_own(reservation.address))
         .collect()
 }
 
-/// Returns the reservations of one `mapping` of `attachment`: one per address family of the pod.
+/// Returns the reservations of one `mapping` of `attachment`: one per address family of the pod,
+/// none for a port that is published at the pod's own address.
 pub fn mapping_reservations(
     attachment: &Attachment,
     mapping: &PortMapping,
 ) -> Vec<PortReservation> {
+    if attachment.is_direct(mapping) {
+        return Vec::new();
+    }
     let keys = mapping_keys(attachment, mapping);
     keys.filter_map(|key| PortReservation::of(&key)).collect()
 }

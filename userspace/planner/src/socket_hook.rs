@@ -35,8 +35,11 @@ pub fn required_socket_hooks<'a>(
 ) -> BTreeSet<SocketHook> {
     let mut needed = BTreeSet::new();
     for attachment in attachments {
-        let mut ports = attachment.port_mappings.iter();
-        if ports.len() > 0 {
+        let mappings = attachment.port_mappings.iter();
+        let mut ports = mappings
+            .filter(|mapping| !attachment.is_direct(mapping))
+            .peekable();
+        if ports.peek().is_some() {
             needed.extend(HOSTPORT_HOOKS);
         }
         if ports.any(|mapping| mapping.protocol == Protocol::Udp) {

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use model::{Attachment, Mac, PortMapping, StandbyPort};
+use model::{Attachment, Families, Mac, NetworkAccess, PortMapping, StandbyPort};
 use steps::{Entries, Entry, EntryKey, LinkRef};
 
 use crate::shaping::limit_entry;
@@ -26,6 +26,15 @@ fn checked_mac(attachment: &Attachment) -> Mac {
     }
 }
 
+/// Returns the families whose addresses are reached from outside by the ports that are published at
+/// the address itself. Nothing reaches an internal network, and everything one with direct access.
+fn routed(attachment: &Attachment) -> Families {
+    match attachment.port.access {
+        NetworkAccess::Published => attachment.port.routed,
+        NetworkAccess::Direct | NetworkAccess::Internal => Families::NONE,
+    }
+}
+
 /// Returns every entry of `attachment`: pod row, limits, interface, addresses, hostports.
 pub fn attachment_entries(attachment: &Attachment) -> Entries {
     let mut entries = hostport_entries(attachment);
@@ -39,12 +48,13 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
             link: link.clone(),
             bridge: LinkRef::Name(attachment.bridge.clone()),
             generation: attachment.generation,
-            masquerade: attachment.masquerade,
+            masquerade: attachment.masqueraded(),
             trusted: attachment.port.trusted,
             bypass: may_bypass(attachment),
             isolated: attachment.port.isolated,
             ingress: attachment.port.ingress,
             access: attachment.port.access,
+            routed: routed(attachment),
         },
     );
     entries.extend(limit_entry(attachment));
@@ -63,7 +73,7 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
                 generation: attachment.generation,
                 link: link.clone(),
                 mac: attachment.mac,
-                masquerade: attachment.masquerade,
+                masquerade: attachment.masqueraded(),
                 published: !attachment.port_mappings.is_empty(),
                 limited: !attachment.bandwidth.is_unlimited(),
             },

@@ -7,7 +7,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use abi::maps::{self, MapShape};
-use model::{Cidr, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol, ShapedSubnets};
+use model::{
+    Cidr, Families, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol, ShapedSubnets,
+};
 
 use crate::Shape;
 
@@ -44,6 +46,13 @@ pub enum EntryKey {
     Network(LinkRef),
     /// Egress addresses of the networks of a bridge.
     Egress(LinkRef),
+    /// Uplink that the networks of a bridge trust.
+    TrustedLink {
+        /// The bridge.
+        bridge: LinkRef,
+        /// The uplink.
+        link: LinkRef,
+    },
     /// Uplink, by its link.
     Uplink(LinkRef),
     /// Address of the node itself.
@@ -73,8 +82,8 @@ pub enum Entry {
         bridge: LinkRef,
         /// Generation of the attachment.
         generation: u32,
-        /// Whether flows to the outside are masqueraded.
-        masquerade: bool,
+        /// Families whose flows to the outside are masqueraded.
+        masquerade: Families,
         /// Whether the source address check is off: the pod may send with any address.
         trusted: bool,
         /// Whether packets may bypass the bridge, which only forwards for this port.
@@ -85,6 +94,8 @@ pub enum Entry {
         ingress: IngressPolicy,
         /// Which packets enter and leave the pod's network.
         access: NetworkAccess,
+        /// Families whose addresses are routed.
+        routed: Families,
     },
     /// A free row that keeps the generation of its last owner. Written in place of a removal.
     FreePod {
@@ -119,8 +130,8 @@ pub enum Entry {
         link: LinkRef,
         /// Ethernet address of the pod's end.
         mac: Mac,
-        /// Whether flows to the outside are masqueraded.
-        masquerade: bool,
+        /// Families whose flows to the outside are masqueraded.
+        masquerade: Families,
         /// Whether the pod publishes host ports.
         published: bool,
         /// Whether traffic of the pod is limited.
@@ -186,6 +197,8 @@ pub enum Entry {
         /// Whether pods of another node have addresses of it.
         peer: bool,
     },
+    /// An uplink by which every port of a network's pods is reached.
+    TrustedLink,
     /// An address of a node whose tunnelled packets are accepted.
     TunnelPeer,
     /// Node-wide settings of the datapath.
@@ -195,14 +208,15 @@ pub enum Entry {
 /// Table entries by key.
 pub type Entries = BTreeMap<EntryKey, Entry>;
 
-/// Returns the link in a key, of a reference or a mutable one.
-macro_rules! link_of {
+/// Returns the links in a key, of a reference or a mutable one.
+macro_rules! links_of_key {
     ($key:expr) => {
         match $key {
             EntryKey::Interface(link)
             | EntryKey::Network(link)
             | EntryKey::Egress(link)
-            | EntryKey::Uplink(link) => Some(link),
+            | EntryKey::Uplink(link) => [Some(link), None],
+            EntryKey::TrustedLink { bridge, link } => [Some(bridge), Some(link)],
             EntryKey::Pod(_)
             | EntryKey::Limit(_)
             | EntryKey::Endpoint(_)
@@ -210,7 +224,7 @@ macro_rules! link_of {
             | EntryKey::Local(_)
             | EntryKey::Prefix(_)
             | EntryKey::TunnelPeer(_)
-            | EntryKey::Settings => None,
+            | EntryKey::Settings => [None, None],
         }
     };
 }
@@ -226,6 +240,7 @@ impl EntryKey {
             Self::Hostport { .. } => maps::HOSTPORTS.shape(),
             Self::Network(_) => maps::NETWORKS.shape(),
             Self::Egress(_) => maps::EGRESS.shape(),
+            Self::TrustedLink { .. } => maps::TRUSTED_LINKS.shape(),
             Self::Uplink(_) => maps::UPLINKS.shape(),
             Self::Local(_) => maps::LOCALS.shape(),
             Self::Prefix(_) => maps::PREFIXES.shape(),
@@ -234,15 +249,16 @@ impl EntryKey {
         }
     }
 
-    /// Returns the link that the key names.
-    pub fn link_mut(&mut self) -> Option<&mut LinkRef> {
-        link_of!(self)
+    /// Returns the links that the key names.
+    pub fn links_mut(&mut self) -> impl Iterator<Item = &mut LinkRef> {
+        links_of_key!(self).into_iter().flatten()
     }
 
     /// Returns whether the key refers to a link that is gone: such an entry can be removed, never
     /// written.
     pub fn refers_to_gone_link(&self) -> bool {
-        link_of!(self).is_some_and(LinkRef::is_gone)
+        let mut links = links_of_key!(self).into_iter().flatten();
+        links.any(LinkRef::is_gone)
     }
 
     /// Returns whether the entry describes the node, and not an attachment. Such an entry is stale
@@ -251,6 +267,7 @@ impl EntryKey {
         match self {
             Self::Network(_)
             | Self::Egress(_)
+            | Self::TrustedLink { .. }
             | Self::Uplink(_)
             | Self::Local(_)
             | Self::Prefix(_)
@@ -274,6 +291,7 @@ impl EntryKey {
             Self::Hostport { .. } => matches!(entry, Entry::Hostport { .. }),
             Self::Network(_) => matches!(entry, Entry::Network { .. }),
             Self::Egress(_) => matches!(entry, Entry::Egress { .. }),
+            Self::TrustedLink { .. } => matches!(entry, Entry::TrustedLink),
             Self::Uplink(_) => {
                 matches!(entry, Entry::Uplink { sources, .. } if sources.len() <= abi::SOURCES)
             }
@@ -300,6 +318,7 @@ macro_rules! links_of {
             | Entry::Uplink { .. }
             | Entry::Local
             | Entry::Prefix { .. }
+            | Entry::TrustedLink
             | Entry::TunnelPeer
             | Entry::Settings(_) => [None, None],
         }
@@ -326,6 +345,7 @@ impl Entry {
             | Self::Uplink { .. }
             | Self::Local
             | Self::Prefix { .. }
+            | Self::TrustedLink
             | Self::TunnelPeer
             | Self::Settings(_) => false,
         }
@@ -345,6 +365,7 @@ impl Entry {
             | Self::Uplink { .. }
             | Self::Local
             | Self::Prefix { .. }
+            | Self::TrustedLink
             | Self::TunnelPeer
             | Self::Settings(_) => None,
         }
@@ -379,6 +400,7 @@ impl fmt::Display for EntryKey {
             }
             Self::Network(bridge) => write!(f, "network of {bridge}"),
             Self::Egress(bridge) => write!(f, "egress of {bridge}"),
+            Self::TrustedLink { bridge, link } => write!(f, "trusted link {link} of {bridge}"),
             Self::Uplink(link) => write!(f, "uplink {link}"),
             Self::Local(address) => write!(f, "local address {address}"),
             Self::Prefix(cidr) => write!(f, "prefix {cidr}"),
@@ -432,6 +454,7 @@ impl fmt::Display for Entry {
                 complete,
                 peer,
             } => write_prefix(f, [*no_masquerade, *pods, *shared, *complete, *peer]),
+            Self::TrustedLink => f.write_str("trusted link"),
             Self::TunnelPeer => f.write_str("tunnel peer"),
             Self::Settings(settings) => write_settings(f, settings),
         }

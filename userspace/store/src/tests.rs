@@ -123,12 +123,17 @@ fn network(name: &str) -> Network {
                 v4: Some([192, 0, 2, 9].into()),
                 v6: None,
             },
+            trusted_links: ["eth1", "vxlan.1"].map(|link| link.parse().unwrap()).into(),
             port: model::PortOptions {
                 isolated: true,
                 trusted: true,
                 left_down: true,
                 ingress: model::IngressPolicy::Isolated,
                 access: model::NetworkAccess::Internal,
+                routed: model::Families {
+                    v4: false,
+                    v6: true,
+                },
                 vlans: model::PortVlans {
                     access: None,
                     trunk: [5, 7].into_iter().filter_map(model::VlanId::new).collect(),

@@ -1,6 +1,9 @@
 //! Tests of closed networks: two pods in networks of their own, the world, and the node.
 
-use abi::{Address, Direction, DropReason, EndpointFlags, Mac, Network, Port, Tuple, protocol};
+use abi::{
+    Address, Direction, DropReason, EndpointFlags, Hostport, HostportKey, Mac, Network, Port,
+    TrustedLinkKey, Tuple, protocol,
+};
 use proptest::prelude::*;
 
 use crate::bypass::tests::{UPLINK, open_node};
@@ -142,6 +145,97 @@ fn without_direct_access_the_world_reaches_published_ports_only() {
             let reply = udp(POD_PORT, 5_000);
             let verdict = sent_by_pod(&mut simulator, remote()[family], reply);
             assert_eq!(verdict, Verdict::RedirectNeigh(UPLINK));
+        }
+    }
+}
+
+/// Publishes a port of a pod's own addresses, for UDP.
+fn publish_at_own_address(simulator: &mut Simulator, port: u16) {
+    let generation = simulator.world.pods[POD as usize].generation;
+    for address in pod() {
+        let key = HostportKey::new(address, Port::new(port), protocol::UDP);
+        let own = Hostport {
+            address,
+            port: Port::new(port),
+            pod: POD,
+            generation,
+            ..Hostport::default()
+        };
+        simulator.world.hostports.insert(key, own);
+    }
+}
+
+#[test]
+fn a_routed_address_is_reached_by_its_published_ports_and_by_echo_requests() {
+    let routed = [EndpointFlags::ROUTED_V4, EndpointFlags::ROUTED_V6];
+    for family in FAMILIES {
+        let one = pod()[family];
+        let world = |flags| {
+            let mut simulator = two_networks(flags, 0);
+            publish_at_own_address(&mut simulator, 53);
+            // Routed addresses are not masqueraded.
+            let masqueraded = EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6;
+            simulator.world.pods[POD as usize].flags &= !masqueraded;
+            for endpoint in simulator.world.endpoints.values_mut() {
+                endpoint.flags &= !masqueraded;
+            }
+            simulator
+        };
+        let published = udp(5_000, 53);
+        let closed = [
+            udp(5_000, 54),
+            Body::Tcp(5_000, 53, flag::SYN, Vec::new()),
+            Body::echo_reply(&one, 7),
+            Body::Other(47, vec![0; 16]),
+        ];
+        let simulator = &mut world(DIRECT | routed[family]);
+        for body in [published.clone(), Body::echo_request(&one, 7)] {
+            assert_eq!(reason_of(from_world(simulator, one, body.clone())), None);
+            assert_eq!(reason_of(sent_by_other(simulator, one, body)), None);
+        }
+        for body in closed {
+            let simulator = &mut world(DIRECT | routed[family]);
+            for verdict in [
+                from_world(simulator, one, body.clone()),
+                sent_by_other(simulator, one, body),
+            ] {
+                assert_eq!(verdict, dropped(DropReason::DirectAccess));
+            }
+        }
+        // The reply leaves with the address of the pod.
+        let (from, to) = (pod()[family], remote()[family]);
+        let reply = Frame::new(from, to, udp(53, 5_000)).bytes();
+        let (verdict, after) = simulator.run(Place::UplinkOut, UPLINK, &reply);
+        assert_eq!((verdict, after), (Verdict::Pass, reply));
+        // The flag is that of the family, the row that of a pod that is still there.
+        let other_family = DIRECT | routed[1 - family];
+        for (flags, generation) in [(other_family, 0), (DIRECT, 0), (DIRECT | routed[family], 1)] {
+            let mut simulator = world(flags);
+            for own in simulator.world.hostports.values_mut() {
+                own.generation += generation;
+            }
+            let verdict = from_world(&mut simulator, one, published.clone());
+            assert_eq!(verdict, dropped(DropReason::DirectAccess));
+        }
+    }
+}
+
+#[test]
+fn every_port_is_reached_by_a_link_that_the_network_trusts() {
+    for family in FAMILIES {
+        let to = pod()[family];
+        for (network, interface, reason) in [
+            (BRIDGE, UPLINK, None),
+            (OTHER_BRIDGE, UPLINK, Some(DropReason::DirectAccess)),
+            (BRIDGE, UPLINK + 1, Some(DropReason::DirectAccess)),
+        ] {
+            let mut simulator = two_networks(DIRECT, 0);
+            let key = TrustedLinkKey { network, interface };
+            simulator.world.trusted_links.insert(key, 1);
+            for body in [udp(5_000, POD_PORT), Body::echo_request(&to, 7)] {
+                let verdict = from_world(&mut simulator, to, body);
+                assert_eq!(reason_of(verdict), reason);
+            }
         }
     }
 }

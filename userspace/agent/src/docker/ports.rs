@@ -29,9 +29,15 @@ pub(super) async fn publish(
 ) -> Called<()> {
     let ephemeral = ephemeral(&fs::read_to_string(LOCAL_PORTS).unwrap_or_default());
     let mut taken = ports_of_others(handle, attachment).await?;
+    let routed = attachment.port.routed;
+    let own = attachment.addresses.iter().map(|own| own.address.address);
+    let addresses: Vec<(IpAddr, bool)> = own
+        .map(|own| (own, routed.contains(own.is_ipv4())))
+        .collect();
     for _ in 0..MAX_TRIES {
         let choice = Choice {
             default_binding,
+            addresses: &addresses,
             present: &attachment.port_mappings,
             taken: &taken,
             ephemeral: ephemeral.clone(),

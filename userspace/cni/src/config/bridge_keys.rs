@@ -145,7 +145,9 @@ impl BridgeKeys {
                 ingress: self.ingress.unwrap_or_default(),
                 access: NetworkAccess::new(on(self.internal), self.direct_access != Some(false)),
                 left_down: on(self.leaves_down),
+                ..PortOptions::default()
             },
+            ..BridgeOptions::default()
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the translation of networks.
 
+use model::Families;
 use serde_json::json;
 
 use super::*;
@@ -54,6 +55,23 @@ fn options_change_the_network_of_docker() {
         (port.access, port.ingress),
         (NetworkAccess::Direct, IngressPolicy::SameBridge)
     );
+
+    let routed = json!({"com.docker.network.bridge.gateway_mode_ipv4": "routed",
+        "com.docker.network.bridge.trusted_host_interfaces": "eth1:wg0"});
+    let options = network(&routed, false).unwrap().options;
+    let port = options.port;
+    assert_eq!(
+        (port.access, port.routed),
+        (
+            NetworkAccess::Published,
+            Families {
+                v4: true,
+                v6: false
+            }
+        )
+    );
+    let trusted: Vec<&str> = options.trusted_links.iter().map(IfName::as_str).collect();
+    assert_eq!(trusted, ["eth1", "wg0"]);
 
     let internal = network(&json!(null), true).unwrap().options;
     assert_eq!(internal.port.access, NetworkAccess::Internal);

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::{Address, EndpointFlags, PrefixKey};
-use model::{Cidr, IngressPolicy, Mac, NetworkAccess};
+use model::{Cidr, Families, IngressPolicy, Mac, NetworkAccess};
 
 /// Prefix length of `::ffff:0:0/96`, in which IPv4 addresses are stored.
 const MAPPED_BITS: u8 = 96;
@@ -44,12 +44,29 @@ pub(crate) fn model_mac(mac: abi::Mac) -> Mac {
     Mac(mac.bytes())
 }
 
-/// Returns the masquerade flags. The model has one switch for both families.
-pub(crate) fn masquerade_flags(masquerade: bool) -> u32 {
-    if masquerade {
-        EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6
-    } else {
-        0
+/// Returns the masquerade flags.
+pub(crate) fn masquerade_flags(families: Families) -> u32 {
+    of_families(families, MASQUERADE)
+}
+
+/// Returns the flags of routed addresses.
+pub(crate) fn routed_flags(families: Families) -> u32 {
+    of_families(families, ROUTED)
+}
+
+/// Flags of IPv4 and IPv6.
+const MASQUERADE: [u32; 2] = [EndpointFlags::MASQUERADE_V4, EndpointFlags::MASQUERADE_V6];
+const ROUTED: [u32; 2] = [EndpointFlags::ROUTED_V4, EndpointFlags::ROUTED_V6];
+
+fn of_families(families: Families, [v4, v6]: [u32; 2]) -> u32 {
+    let flag = |has: bool, flag: u32| if has { flag } else { 0 };
+    flag(families.v4, v4) | flag(families.v6, v6)
+}
+
+fn families(flags: u32, [v4, v6]: [u32; 2]) -> Families {
+    Families {
+        v4: flags & v4 != 0,
+        v6: flags & v6 != 0,
     }
 }
 
@@ -133,8 +150,12 @@ pub(crate) fn is_limited(flags: u32) -> bool {
     flags & EndpointFlags::LIMITED != 0
 }
 
-pub(crate) fn masquerades(flags: u32) -> bool {
-    flags & (EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6) != 0
+pub(crate) fn masqueraded(flags: u32) -> Families {
+    families(flags, MASQUERADE)
+}
+
+pub(crate) fn routed(flags: u32) -> Families {
+    families(flags, ROUTED)
 }
 
 pub(crate) fn prefix_key(prefix: Cidr) -> PrefixKey {

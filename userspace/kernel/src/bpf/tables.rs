@@ -26,6 +26,7 @@ pub(crate) mod pods;
 mod prefixes;
 mod settings;
 mod shaped_subnets;
+mod trusted_links;
 mod tunnel_peers;
 mod uplinks;
 
@@ -77,6 +78,7 @@ planned! {
     Hostport in hostports: HashTable<hostports::Hostports>;
     Network in networks: HashTable<networks::Networks>;
     Egress in egress: HashTable<Egress>;
+    TrustedLink in trusted_links: HashTable<trusted_links::TrustedLinks>;
     Uplink in uplinks: HashTable<uplinks::Uplinks>;
     Local in locals: HashTable<Locals>;
     Prefix in prefixes: prefixes::Prefixes;

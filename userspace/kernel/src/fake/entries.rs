@@ -110,7 +110,7 @@ fn key_with(
     resolve: impl Fn(&LinkRef) -> Result<LinkRef, Errno>,
 ) -> Result<EntryKey, Errno> {
     let mut key = key.clone();
-    if let Some(link) = key.link_mut() {
+    for link in key.links_mut() {
         *link = resolve(link)?;
     }
     Ok(key)

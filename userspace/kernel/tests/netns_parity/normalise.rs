@@ -133,10 +133,7 @@ impl Names {
             }
         };
         let same = |(mut key, mut entry): (EntryKey, Entry)| {
-            key.link_mut()
-                .into_iter()
-                .chain(entry.links_mut())
-                .for_each(link);
+            key.links_mut().chain(entry.links_mut()).for_each(link);
             (key, entry)
         };
         entries.into_iter().map(same).collect()
@@ -145,8 +142,7 @@ impl Names {
 
 fn refs(key: &EntryKey, entry: &Entry) -> Vec<LinkRef> {
     let (mut key, mut entry) = (key.clone(), entry.clone());
-    key.link_mut()
-        .into_iter()
+    key.links_mut()
         .chain(entry.links_mut())
         .map(|link| link.clone())
         .collect()

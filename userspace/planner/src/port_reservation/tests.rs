@@ -38,6 +38,28 @@ fn a_port_reservation_is_per_address_family() {
     );
 }
 
+/// No socket of the node has the port, and other processes may.
+#[test]
+fn a_port_at_the_pods_own_address_is_not_reserved() {
+    let own = published(&[]).address(true).unwrap();
+    let attachment = published(&[&format!("{own}@80->80/tcp"), "8080->80/tcp"]);
+    let reservations: Vec<String> = attachment_reservations(&attachment)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(reservations, ["0.0.0.0:8080/tcp", "[::]:8080/tcp"]);
+    let direct = &attachment.port_mappings[0];
+    assert_eq!(crate::mapping_reservations(&attachment, direct), []);
+    assert_eq!(crate::published_ports([&attachment]), [8080].into());
+    let row = steps::EntryKey::Hostport {
+        address: Some(own),
+        ipv4: true,
+        port: 80,
+        protocol: model::Protocol::Tcp,
+    };
+    assert!(crate::attachment_entries(&attachment).contains_key(&row));
+}
+
 #[test]
 fn a_wildcard_reservation_overlaps_with_each_address_of_its_family() {
     for (one, other, overlap) in [

@@ -48,6 +48,17 @@ fn only_required_socket_hooks_are_attached() {
     assert_eq!(needed(&all, auto), SocketHook::ALL);
 }
 
+/// The datapath of the node's sockets is not needed for ports at a pod's own address.
+#[test]
+fn a_port_at_the_pods_own_address_requires_no_socket_hook() {
+    let own = with_ports(&[]).address(true).unwrap();
+    let direct = format!("{own}@80->80/udp");
+    let auto = ShaperMode::Auto;
+    assert_eq!(needed(&[with_ports(&[&direct])], auto), []);
+    let both = needed(&[with_ports(&[TCP, &direct])], auto);
+    assert_eq!(both.len(), HOSTPORT_HOOKS.len());
+}
+
 fn plan(attachments: &[Attachment], links: &[(SocketHook, SocketHookState)]) -> Vec<String> {
     let mut world = World::empty();
     for attachment in attachments {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use model::{IngressPolicy, NetworkAccess, ShapedSubnets};
+use model::{Families, IngressPolicy, NetworkAccess, ShapedSubnets};
 
 use super::Entry;
 
@@ -116,6 +116,7 @@ impl Entry {
             isolated,
             ingress,
             access,
+            routed,
         } = self
         else {
             return Ok(());
@@ -141,6 +142,12 @@ impl Entry {
             NetworkAccess::Direct => "",
             NetworkAccess::Published => ", no direct access",
             NetworkAccess::Internal => ", internal",
+        })?;
+        f.write_str(match (routed.v4, routed.v6) {
+            (true, true) => ", routed",
+            (true, false) => ", IPv4 routed",
+            (false, true) => ", IPv6 routed",
+            (false, false) => "",
         })
     }
 }
@@ -158,6 +165,11 @@ pub(super) fn limits(on: bool) -> &'static str {
     if on { ", limited" } else { "" }
 }
 
-pub(super) fn masquerading(on: bool) -> &'static str {
-    if on { "masqueraded" } else { "not masqueraded" }
+pub(super) fn masquerading(families: Families) -> &'static str {
+    match (families.v4, families.v6) {
+        (true, true) => "masqueraded",
+        (true, false) => "IPv4 masqueraded",
+        (false, true) => "IPv6 masqueraded",
+        (false, false) => "not masqueraded",
+    }
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 
 use model::{
-    BridgeOptions, Cidr, EgressAddresses, IngressPolicy, LimitPolicy, NetworkAccess, PortOptions,
-    PortVlans, Prefixes, Rates, RouteOptions, ShapedSubnets, VlanId,
+    BridgeOptions, Cidr, EgressAddresses, Families, IfName, IngressPolicy, LimitPolicy,
+    NetworkAccess, PortOptions, PortVlans, Prefixes, Rates, RouteOptions, ShapedSubnets, VlanId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +80,8 @@ pub(super) struct StoredOptions {
     limits: StoredLimitPolicy,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     egress: Vec<IpAddr>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    trusted_links: Vec<Text<IfName>>,
 }
 
 /// Rates in bit/s.
@@ -117,6 +119,13 @@ impl From<StoredRates> for Rates {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum StoredFamily {
+    Ipv4,
+    Ipv6,
+}
+
 #[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[expect(
@@ -131,6 +140,8 @@ pub(super) struct StoredPortOptions {
     ingress: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    routed: Vec<StoredFamily>,
     access_vlan: Option<u16>,
     trunk_vlans: Vec<u16>,
     keeps_default_vlan: bool,
@@ -199,6 +210,7 @@ impl From<&BridgeOptions> for StoredOptions {
                 ceiling: options.limits.ceiling.into(),
             },
             egress: options.egress.iter().collect(),
+            trusted_links: options.trusted_links.iter().cloned().map(Text).collect(),
         }
     }
 }
@@ -216,6 +228,11 @@ impl From<StoredOptions> for BridgeOptions {
             },
             // A written list has at most one address of each family.
             egress: EgressAddresses::of(stored.egress).unwrap_or_default(),
+            trusted_links: stored
+                .trusted_links
+                .into_iter()
+                .map(|text| text.0)
+                .collect(),
         }
     }
 }
@@ -233,6 +250,10 @@ impl From<&PortOptions> for StoredPortOptions {
             access: Some(options.access)
                 .filter(|access| *access != NetworkAccess::Direct)
                 .map(|access| access.to_string()),
+            routed: [StoredFamily::Ipv4, StoredFamily::Ipv6]
+                .into_iter()
+                .filter(|family| options.routed.contains(*family == StoredFamily::Ipv4))
+                .collect(),
             access_vlan: vlans.access.map(VlanId::get),
             trunk_vlans: vlans.trunk.iter().map(|vlan| vlan.get()).collect(),
             keeps_default_vlan: vlans.keeps_default,
@@ -256,6 +277,10 @@ impl From<StoredPortOptions> for PortOptions {
                 .access
                 .and_then(|text| text.parse().ok())
                 .unwrap_or_default(),
+            routed: Families {
+                v4: stored.routed.contains(&StoredFamily::Ipv4),
+                v6: stored.routed.contains(&StoredFamily::Ipv6),
+            },
             vlans: PortVlans {
                 access: stored.access_vlan.and_then(VlanId::new),
                 trunk: trunk.collect(),

@@ -21,7 +21,8 @@ use crate::{Address, Family, Port};
 )]
 #[repr(C)]
 pub struct HostportKey {
-    /// The node's address, or [`Address::ANY`] for every address of the family.
+    /// The node's address, or [`Address::ANY`] for every address of the family. An address of a pod
+    /// publishes the port of that address itself, see [`crate::EndpointFlags::ROUTED_V4`].
     pub address: Address,
     /// The node's port.
     pub port: Port,

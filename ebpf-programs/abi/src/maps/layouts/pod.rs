@@ -76,12 +76,19 @@ impl EndpointFlags {
     /// too.
     pub const INGRESS_ISOLATED: u32 = 1 << 8;
     /// The network has no direct access (`directAccess: false`, and all internal networks): from
-    /// other networks and from outside the node, packets reach the pod by its hostports only.
+    /// other networks and from outside the node, packets reach the pod by its hostports only, unless
+    /// a flag below or the table of trusted links opens more.
     pub const PUBLISHED_ONLY: u32 = 1 << 9;
     /// The network is internal (`internal: true`): besides replies of its hostports, the pod's
     /// packets reach its own network and the addresses of its bridge only. Pods with this flag have
     /// [`Self::PUBLISHED_ONLY`] as well.
     pub const INTERNAL: u32 = 1 << 10;
+    /// The pod's IPv4 address is routed: echo requests reach it, and so do packets to ports of the
+    /// address that the hostport table has. Without effect unless [`Self::PUBLISHED_ONLY`] is set;
+    /// pods of internal networks do not have it.
+    pub const ROUTED_V4: u32 = 1 << 11;
+    /// The same for the pod's IPv6 address.
+    pub const ROUTED_V6: u32 = 1 << 12;
 }
 
 /// The pod of an interface: value of the interface table, whose key is the interface index of the

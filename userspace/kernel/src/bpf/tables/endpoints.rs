@@ -61,7 +61,7 @@ impl Rows for Endpoints {
             generation: value.generation,
             link: link(value.interface),
             mac: encoding::model_mac(value.mac),
-            masquerade: encoding::masquerades(value.flags),
+            masquerade: encoding::masqueraded(value.flags),
             published: encoding::is_published(value.flags),
             limited: encoding::is_limited(value.flags),
         }

@@ -107,6 +107,7 @@ fn pod(names: &Names, entry: &Entry) -> io::Result<Pod> {
         isolated,
         ingress,
         access,
+        routed,
     } = entry
     else {
         return Err(mismatch());
@@ -122,7 +123,8 @@ fn pod(names: &Names, entry: &Entry) -> io::Result<Pod> {
             | encoding::bypass(*bypass)
             | encoding::isolated(*isolated)
             | encoding::ingress(*ingress)
-            | encoding::access(*access),
+            | encoding::access(*access)
+            | encoding::routed_flags(*routed),
         network: names.index_of(bridge)?,
         ..Pod::default()
     })
@@ -141,11 +143,12 @@ fn entry(row: &Pod, link: &dyn Fn(u32) -> LinkRef) -> Option<Entry> {
         link: link(row.interface),
         bridge: link(row.network),
         generation: row.generation,
-        masquerade: encoding::masquerades(row.flags),
+        masquerade: encoding::masqueraded(row.flags),
         trusted: encoding::is_trusted(row.flags),
         bypass: encoding::may_bypass(row.flags),
         isolated: encoding::is_isolated(row.flags),
         ingress: encoding::ingress_policy(row.flags),
         access: encoding::network_access(row.flags),
+        routed: encoding::routed(row.flags),
     })
 }

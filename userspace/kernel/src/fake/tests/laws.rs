@@ -197,7 +197,7 @@ fn interfere(fake: &Fake, pods: &[Attachment], what: &Interference) {
                 generation: 1,
                 link: LinkRef::Name(parse("eth0")),
                 mac: parse("02:00:00:00:00:01"),
-                masquerade: true,
+                masquerade: model::Families::both(true),
                 published: false,
                 limited: false,
             };
