@@ -1,6 +1,6 @@
 //! Containers of dockerd on networks of the driver viaduct.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::company::{Docker, DockerRelease, has_program};
@@ -9,6 +9,7 @@ use e2e::{
     Agent, Echo, Machine, NODE, Residue, Sandbox, WORLD, connects, skipped, tcp_echo, tcp_source,
     until,
 };
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const FLAGS: [&str; 2] = [
@@ -33,6 +34,10 @@ struct Scene {
 impl Scene {
     /// Returns `None` where there is no dockerd.
     fn new() -> Result<Option<Self>> {
+        Self::with(Docker::without_bridge)
+    }
+
+    fn with(start: fn(&Machine, DockerRelease) -> Result<Docker>) -> Result<Option<Self>> {
         for program in ["dockerd", "docker", "runc", "containerd"] {
             if !has_program(program) {
                 skipped(program);
@@ -42,7 +47,7 @@ impl Scene {
         let sandbox = Sandbox::new()?;
         sandbox.node.call("mkdir -p /run/docker/plugins")?;
         // First: it mounts the cgroups that the agent's is in.
-        let docker = Docker::without_bridge(&sandbox.node, DockerRelease::Installed)?;
+        let docker = start(&sandbox.node, DockerRelease::Installed)?;
         let agent = Agent::start(&sandbox.node, &FLAGS)?;
         let before = Residue::of(&sandbox.node, &[])?;
         Ok(Some(Self {
@@ -146,6 +151,25 @@ fn docker_run_publishes_ports_and_names_containers() -> Result<()> {
     ensure!(endpoints.all(|endpoint| listed.iter().any(|it| it["containerID"] == endpoint)));
     assert_eq!(listed[0]["network"], format!("docker-{}", &id[..12]));
     scene.clean("web client", "apps")
+}
+
+#[test]
+fn a_range_of_ports_of_docker_run_is_one_row() -> Result<()> {
+    let Some(scene) = Scene::new()? else {
+        return Ok(());
+    };
+    scene.network("apps", &format!("--subnet {SUBNET}"))?;
+    let web = scene.run("web", "--network apps --publish 8000-8099:8000-8099")?;
+    for port in [8000, 8050, 8099] {
+        let _serving = Echo::start(&web, port)?;
+        scene.world_reaches(port)?;
+    }
+    let listed = scene.agent.ctl("ports")?;
+    ensure!(
+        listed.matches("8000-8099->8000-8099/tcp").count() == 1,
+        "{listed}"
+    );
+    scene.clean("web", "apps")
 }
 
 #[test]
@@ -266,6 +290,103 @@ fn containers_of_docker_have_ipv6() -> Result<()> {
     for (world, node) in WORLD.into_iter().zip(NODE) {
         let (seen, _) = tcp_source(&web, 0, at(world, SERVER))?;
         assert_eq!(seen.ip(), node);
+    }
+    scene.clean("web", "both")
+}
+
+#[test]
+fn containers_keep_their_network_while_dockerd_is_restarted() -> Result<()> {
+    let Some(mut scene) = Scene::with(Docker::with_live_restore)? else {
+        return Ok(());
+    };
+    let id = scene.network("apps", &format!("--subnet {SUBNET}"))?;
+    let web = scene.run(
+        "web",
+        &format!("--network apps --publish {PUBLISHED}:{PORT}"),
+    )?;
+    let address = scene.address("web", "apps")?;
+    let serving = Echo::start(&web, PORT)?;
+    let (_, stream) = tcp_source(&scene.sandbox.world, 0, at(NODE[0], PUBLISHED))?;
+    // Twice: the second dockerd has read what the first one stored of endpoints that it restored.
+    for _ in 0..2 {
+        scene.docker.end(Signal::SIGTERM)?;
+        tcp_echo(&stream).context("while no dockerd runs")?;
+        scene.world_reaches(PUBLISHED)?;
+        scene.docker.start_again()?;
+        tcp_echo(&stream)?;
+        scene.world_reaches(PUBLISHED)?;
+        // dockerd knows network and endpoint again, and so does the agent.
+        assert_eq!(scene.address("web", "apps")?, address);
+        let inspected: Value = serde_json::from_str(&scene.docker.call("network inspect apps")?)?;
+        assert_eq!(inspected[0]["Id"], id);
+        let containers = inspected[0]["Containers"].as_object();
+        assert_eq!(containers.map(serde_json::Map::len), Some(1), "{inspected}");
+        let attachments = scene.agent.get("/v1/attachments")?;
+        assert_eq!(
+            attachments.as_array().map(Vec::len),
+            Some(1),
+            "{attachments}"
+        );
+    }
+    // A container that is started now gets another address, and reaches the old one by its name.
+    let client = scene.run("client", "--network apps")?;
+    ensure!(scene.address("client", "apps")? != address);
+    tcp_source(&client, 0, at(address, PORT))?;
+    let found = scene
+        .docker
+        .call("exec client /bin/busybox ping -c 1 -w 10 web")?;
+    ensure!(found.contains(&address.to_string()), "{found}");
+    drop((serving, stream));
+    web.unbind()?;
+    scene.docker.call("stop --time 0 web")?;
+    until("the attachment of the stopped container is removed", || {
+        let attachments = scene.agent.get("/v1/attachments")?;
+        Ok((attachments.as_array().map(Vec::len) == Some(1)).then_some(()))
+    })?;
+    let node = &scene.sandbox.node;
+    let bound = node.run(|| TcpListener::bind((NODE[0], PUBLISHED)).map(drop));
+    bound.context("the port of a stopped container")?;
+    scene.clean("web client", "apps")
+}
+
+#[test]
+fn one_family_of_docker_can_be_routed() -> Result<()> {
+    let Some(scene) = Scene::new()? else {
+        return Ok(());
+    };
+    let routed = "--opt com.docker.network.bridge.gateway_mode_ipv6=routed";
+    scene.network(
+        "both",
+        &format!("--subnet {SUBNET} --ipv6 --subnet fd07::/64 {routed}"),
+    )?;
+    let web = scene.run(
+        "web",
+        &format!("--network both --publish {PUBLISHED}:{PORT}"),
+    )?;
+    let world = &scene.sandbox.world;
+    for (subnet, node) in [(SUBNET, NODE[0]), ("fd07::/64", NODE[1])] {
+        world.call(&format!("ip route add {subnet} via {node}"))?;
+    }
+    let format = "{{.NetworkSettings.Networks.both.GlobalIPv6Address}}";
+    let shown = scene
+        .docker
+        .call(&format!("inspect --format {format} web"))?;
+    let own: IpAddr = shown.trim().parse().context(shown)?;
+    let _serving = [Echo::start(&web, PORT)?, Echo::start(&web, PORT + 1)?];
+    scene.world_reaches(PUBLISHED)?;
+    let (seen, _) = tcp_source(world, 0, at(own, PORT))?;
+    assert_eq!(seen.ip(), WORLD[1]);
+    for closed in [
+        at(own, PORT + 1),
+        at(NODE[1], PUBLISHED),
+        at(scene.address("web", "both")?, PORT),
+    ] {
+        ensure!(!connects(world, closed)?, "{closed}");
+    }
+    let _world = Echo::start(world, SERVER)?;
+    for (family, expected) in [NODE[0], own].into_iter().enumerate() {
+        let (seen, _) = tcp_source(&web, 0, at(WORLD[family], SERVER))?;
+        assert_eq!(seen.ip(), expected);
     }
     scene.clean("web", "both")
 }

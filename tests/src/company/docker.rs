@@ -37,6 +37,9 @@ const RULES: [&str; 6] = [
 /// Flags of a daemon without a bridge of its own.
 const BARE: [&str; 3] = ["--iptables=false", "--bridge=none", "--storage-driver=vfs"];
 
+/// Containers stay while the daemon is gone.
+const LIVE_RESTORE: &str = "--live-restore";
+
 /// A running daemon. Dropping it removes its containers and ends it.
 #[derive(Debug)]
 pub struct Docker {
@@ -57,6 +60,12 @@ impl Docker {
     /// Starts a daemon as [`Docker::start`] does, which has no bridge and writes no rules.
     pub fn without_bridge(node: &Machine, release: DockerRelease) -> Result<Self> {
         Self::start_with(node, release, &BARE)
+    }
+
+    /// Starts a daemon as [`Docker::without_bridge`] does, whose containers stay while it is gone.
+    pub fn with_live_restore(node: &Machine, release: DockerRelease) -> Result<Self> {
+        let [rules, bridge, storage] = BARE;
+        Self::start_with(node, release, &[rules, bridge, storage, LIVE_RESTORE])
     }
 
     fn start_with(node: &Machine, release: DockerRelease, flags: &[&str]) -> Result<Self> {
@@ -88,6 +97,17 @@ impl Docker {
         }
         self.daemon = Some(daemon);
         Ok(())
+    }
+
+    /// Ends the daemon by this signal, and waits until it is gone.
+    pub fn end(&mut self, signal: Signal) -> Result<()> {
+        let daemon = self.daemon.take().context("the daemon does not run")?;
+        daemon.end(signal).map(drop)
+    }
+
+    /// Starts the daemon again, and waits until it answers.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.launch()
     }
 
     /// Runs the client with the arguments in `line`, and returns its output.
