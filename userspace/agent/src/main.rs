@@ -112,7 +112,7 @@ fn run(options: Options) -> Result<()> {
         answers: AnswerMemory::default(),
         file_access: FileAccess::default(),
         started: Instant::now(),
-        flows: FlowSource::of_datapath(&config.bpffs),
+        flows: FlowSource::of_node(&config.bpffs),
         node: NodeSource::of_datapath(&config.bpffs),
         rules: RuleReader::new(&config.bpffs),
         offload_counts: process::background::start_threads(&config.bpffs),

@@ -57,7 +57,7 @@ type FakeReports = Arc<Mutex<Option<mpsc::Sender<Vec<DropReport>>>>>;
 
 impl Agent {
     fn start(flags: &[&str]) -> Self {
-        Self::reading(FlowSource::new(|| Ok(two_flows())), flags)
+        Self::reading(flows::source(|| Ok(two_flows())), flags)
     }
 
     /// Starts an agent that reads its flows from `flows`.

@@ -25,6 +25,10 @@ pub struct FlowsView {
     /// bypass it.
     #[serde(default)]
     pub stack_reasons: Vec<String>,
+    /// Number of pods whose sockets are not all read: connections between two of them, and between
+    /// them and the node, may be missing.
+    #[serde(default)]
+    pub truncated_pods: u64,
 }
 
 /// Usage of the flow table.
@@ -57,22 +61,32 @@ pub struct PodFlowsView {
     pub evicted_flows: u64,
 }
 
-/// A live flow.
+/// A live flow: of the flow table, or a connection between pods or between a pod and the node,
+/// which is read from sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowView {
-    /// Container ID; `None` for a flow of the node itself.
+    /// Container ID; `None` for a flow of the node itself. Of a `pod-to-pod` flow, that of the
+    /// pod which opened it.
     #[serde(rename = "containerID", default)]
     pub container_id: Option<String>,
     /// The Kubernetes pod, if the runtime passed its name in `CNI_ARGS`.
     #[serde(default)]
     pub pod: Option<PodView>,
+    /// Container ID of the pod at the other end; `None` if there is no pod of this node.
+    #[serde(rename = "peerContainerID", default)]
+    pub peer_container_id: Option<String>,
+    /// The Kubernetes pod at the other end, if the runtime passed its name in `CNI_ARGS`.
+    #[serde(default)]
+    pub peer_pod: Option<PodView>,
     /// `tcp`, `udp`, `icmp`, `sctp`, or the IP protocol number.
     pub protocol: String,
-    /// `masqueraded`, `published`, `direct` or `node`.
+    /// Of the flow table: `masqueraded`, `published`, `direct` or `node`. Of sockets: `pod-to-pod`,
+    /// `pod-to-node` or `node-to-pod`.
     pub kind: String,
     /// TCP: `opening`, `established`, `closing` or `reset`; UDP: `single` or `stream`; `icmp` or
-    /// `other`.
+    /// `other`. Of sockets: the TCP state of RFC 9293, such as `syn-sent` or `close-wait`; UDP:
+    /// `connected`.
     pub state: String,
     /// How its packets get through the node: `bypass` (past bridge and netfilter), `offloaded`
     /// (past them, because netfilter has accepted the connection) or `stack`. Empty from an agent
@@ -87,18 +101,26 @@ pub struct FlowView {
     pub seen: EndsView,
     /// Translated addresses: those of the first packet after translation.
     pub translated: EndsView,
-    /// Seconds since the first packet.
-    pub age_seconds: u32,
-    /// Seconds since the last packet in either direction.
-    pub idle_seconds: u32,
-    /// Packets in the original direction.
-    pub sent_packets: u64,
-    /// Bytes in the original direction, from the IP header on.
-    pub sent_bytes: u64,
-    /// Packets in the reply direction.
-    pub answered_packets: u64,
-    /// Bytes in the reply direction, from the IP header on.
-    pub answered_bytes: u64,
+    /// Seconds since the first packet; `None` for a flow of sockets.
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub age_seconds: Option<u32>,
+    /// Seconds since the last packet in either direction; `None` for a UDP socket.
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub idle_seconds: Option<u32>,
+    /// Packets in the original direction; TCP segments of a socket, `None` for a UDP socket.
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub sent_packets: Option<u64>,
+    /// Bytes in the original direction, from the IP header on; payload bytes that are acknowledged
+    /// of a TCP socket, `None` for a UDP socket.
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub sent_bytes: Option<u64>,
+    /// Packets in the reply direction; TCP segments of a socket, `None` for a UDP socket.
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub answered_packets: Option<u64>,
+    /// Bytes in the reply direction, from the IP header on; payload bytes of a TCP socket, `None`
+    /// for a UDP socket.
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub answered_bytes: Option<u64>,
 }
 
 /// Endpoints of a packet, each as `192.0.2.1:443` or `[2001:db8::1]:443`; without a port for
@@ -116,9 +138,9 @@ pub struct EndsView {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 pub struct FlowQuery {
-    /// Pod: name, `namespace/name`, or prefix of its container ID.
+    /// Pod at either end: name, `namespace/name`, or prefix of its container ID.
     pub pod: Option<String>,
-    /// Remote address.
+    /// Remote address. Of a flow between two pods, that of either, or of the other one with `pod`.
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub peer: Option<IpAddr>,
     /// Source or destination port, original or translated.
@@ -144,9 +166,9 @@ pub enum FlowOrder {
     Bytes,
     /// Most packets first, of both directions.
     Packets,
-    /// Newest first.
+    /// Newest first; those of unknown age are last.
     Age,
-    /// That with the latest packet first.
+    /// That with the latest packet first; those of which it is unknown are last.
     Idle,
 }
 

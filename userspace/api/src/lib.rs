@@ -64,7 +64,7 @@ pub use why::{WhyLeg, WhyQuery, WhyStep, WhyView};
 
 /// Version of the API as `major.minor`, sent with every response in [`VERSION_HEADER`]. Another
 /// major version has other paths and is incompatible; a minor version only adds to those before it.
-pub const VERSION: &str = "1.5";
+pub const VERSION: &str = "1.6";
 
 /// Maximum of integers whose value may be larger: 2^53 - 1, the last one before which all integers
 /// are exact in programs that read JSON numbers as 64-bit floating point numbers (RFC 8259).

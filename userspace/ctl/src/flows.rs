@@ -1,5 +1,5 @@
-//! `viaductctl flows`: live NAT flows, once or again and again with their rates, and the usage of
-//! their table.
+//! `viaductctl flows`: live flows of pods, once or again and again with their rates, and the usage
+//! of the flow table.
 
 mod rates;
 
@@ -24,7 +24,7 @@ const CANDIDATES: usize = 20_000;
 /// Options of `viaductctl flows`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Flows {
-    /// Only flows of this pod: name, namespace/name, or prefix of its container ID
+    /// Only flows of this pod, at either end: name, namespace/name, or prefix of its container ID
     #[arg(short, long, value_name = "POD")]
     pod: Option<String>,
     /// Only flows with this remote address

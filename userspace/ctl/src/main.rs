@@ -97,7 +97,7 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// List NAT flows: pod, original and translated addresses, state, age, traffic
+    /// List flows of pods: NAT flows, and connections between pods and with the node
     Flows(flows::Flows),
     /// Show dropped packets as they occur: time, pod, program, reason, addresses, and what to do
     Drops(drops::Drops),

@@ -43,6 +43,7 @@ pub use foreign::netfilter::{RuleChanges, RuleReader};
 pub use host::{Host, HostOptions, boot_id, memory, possible_cpus};
 pub use netlink::event_reporter::EventReporter;
 pub use netlink::monitor::{Change, Changes};
+pub use netlink::sock_diag::read_sockets;
 pub use node_lookups::NodeLookups;
 pub use node_reader::NodeReader;
 pub use pod::namespace::Namespace;

@@ -16,5 +16,6 @@ pub(crate) mod peer_routes;
 pub(crate) mod route_lookup;
 pub(crate) mod route_watch;
 pub(crate) mod routes;
+pub(crate) mod sock_diag;
 pub(crate) mod socket;
 pub(crate) mod tunnels;

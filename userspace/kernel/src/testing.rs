@@ -10,17 +10,19 @@ use crate::firewall::{conntrack, forwarding, hostport_table, nftables};
 use crate::foreign::{ipsec, ipsec_policies, netfilter};
 use crate::netlink::{
     addresses, bridge_port, bridge_vlans, links, messages, monitor, packet_route, route_lookup,
-    route_watch, routes, socket,
+    route_watch, routes, sock_diag, socket,
 };
 
 /// Parses bytes as one read of each kind of netlink socket that this crate has: rtnetlink,
-/// nftables, connection tracking and IPsec; and as a table of iptables, as `getsockopt` returns it.
+/// `sock_diag`, nftables, connection tracking and IPsec; and as a table of iptables, as
+/// `getsockopt` returns it.
 pub fn answers(bytes: &[u8]) {
     routing(bytes);
     bridge_port::fuzz(bytes);
     conntrack::fuzz(bytes);
     monitor::fuzz(bytes);
     route_watch::fuzz(bytes);
+    sock_diag::fuzz(bytes);
     netfilter::fuzz(bytes);
     rulesets(bytes);
     hostport_table::fuzz(bytes);

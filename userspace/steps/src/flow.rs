@@ -1,9 +1,12 @@
-//! The flow table for people: both directions of a flow in one value, and its state by name.
+//! Flows for people: both directions of a flow of the flow table in one value, and its state by
+//! name. Flows that are read from sockets have the same type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use abi::{Address, Flow, FlowFlags, Offloaded, Seen, Tuple, protocol};
+use abi::{Address, Flow, FlowFlags, Offloaded, Port, Seen, Tuple, protocol};
+
+use crate::SocketState;
 
 /// A snapshot of the flow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,11 +37,14 @@ pub enum FlowPath {
 /// A flow with both its directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveFlow {
-    /// Slot of the pod; 0 for a flow of the node itself.
+    /// Slot of the pod; 0 for a flow of the node itself. Of two pods, that which opened the flow;
+    /// with a translation, that which the flow counts for.
     pub pod: u32,
     /// Generation of the pod when the flow was created.
     pub generation: u32,
-    /// Kind of translation.
+    /// Slot and generation of the pod at the other end; `None` if there is none of this node.
+    pub peer_pod: Option<(u32, u32)>,
+    /// Kind of translation, or of the ends of a flow without one.
     pub kind: FlowKind,
     /// IP protocol number.
     pub protocol: u8,
@@ -46,22 +52,22 @@ pub struct LiveFlow {
     pub original: FlowEndpoints,
     /// Source and destination of the first packet, after translation.
     pub translated: FlowEndpoints,
-    /// State, which decides the idle timeout.
+    /// State, which decides the idle timeout of a flow of the flow table.
     pub state: FlowState,
     /// How its packets get through the node.
     pub path: FlowPath,
-    /// Seconds since the first packet.
-    pub age: u32,
-    /// Seconds since the last packet of either direction.
-    pub idle: u32,
-    /// Traffic in the original direction, that of the first packet.
-    pub sent: Traffic,
-    /// Traffic in the reply direction.
-    pub replied: Traffic,
+    /// Seconds since the first packet; `None` if it is read from sockets.
+    pub age: Option<u32>,
+    /// Seconds since the last packet of either direction; `None` for a UDP socket.
+    pub idle: Option<u32>,
+    /// Traffic in the original direction, that of the first packet; `None` for a UDP socket.
+    pub sent: Option<Traffic>,
+    /// Traffic in the reply direction; `None` for a UDP socket.
+    pub replied: Option<Traffic>,
 }
 
 /// Source and destination of a flow. For ICMP echo, the requester's port is the echo identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowEndpoints {
     /// Source address and port.
     pub source: SocketAddr,
@@ -74,11 +80,12 @@ pub struct FlowEndpoints {
 pub struct Traffic {
     /// Number of packets.
     pub packets: u64,
-    /// Number of bytes, IP header included.
+    /// Number of bytes: IP header included in the flow table, payload only of a TCP socket.
     pub bytes: u64,
 }
 
-/// Kind of translation of a flow.
+/// Kind of translation of a flow of the flow table, or of the ends of a flow that is read from
+/// sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlowKind {
     /// SNAT: a connection of a pod to the outside, with an address of the node as source.
@@ -90,6 +97,12 @@ pub enum FlowKind {
     /// A connection with the node's own address, without a socket of the node: that of another NAT,
     /// or one that was translated to another source port because a pod's flow uses its own.
     Node,
+    /// A connection between two pods of this node, read from sockets.
+    PodToPod,
+    /// A connection that a pod opened to an address of the node, read from sockets.
+    PodToNode,
+    /// A connection that the node opened to a pod, read from sockets.
+    NodeToPod,
 }
 
 impl FlowKind {
@@ -100,6 +113,17 @@ impl FlowKind {
             Self::Published => "published",
             Self::Direct => "direct",
             Self::Node => "node",
+            Self::PodToPod => "pod-to-pod",
+            Self::PodToNode => "pod-to-node",
+            Self::NodeToPod => "node-to-pod",
+        }
+    }
+
+    /// Returns whether flows of this kind have entries in the flow table.
+    pub const fn is_in_flow_table(self) -> bool {
+        match self {
+            Self::Masqueraded | Self::Published | Self::Direct | Self::Node => true,
+            Self::PodToPod | Self::PodToNode | Self::NodeToPod => false,
         }
     }
 
@@ -116,7 +140,8 @@ impl FlowKind {
     }
 }
 
-/// State of a flow, which decides its idle timeout.
+/// State of a flow: of one in the flow table that which decides its idle timeout, of another one
+/// that of its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlowState {
     /// TCP: one side has not acknowledged anything.
@@ -135,6 +160,8 @@ pub enum FlowState {
     Icmp,
     /// Any other protocol.
     Other,
+    /// State of the socket from which the flow is read.
+    Socket(SocketState),
 }
 
 impl FlowState {
@@ -149,6 +176,7 @@ impl FlowState {
             Self::Stream => "stream",
             Self::Icmp => "icmp",
             Self::Other => "other",
+            Self::Socket(state) => state.name(),
         }
     }
 
@@ -170,7 +198,8 @@ impl FlowState {
 }
 
 impl FlowTable {
-    /// Returns all flows that have both entries, in the order of their tuples.
+    /// Returns all flows that have both entries, in the order of their tuples, without their peer
+    /// pods.
     pub fn flows(&self) -> impl Iterator<Item = LiveFlow> + '_ {
         self.entries
             .iter()
@@ -191,16 +220,17 @@ impl FlowTable {
         Some(LiveFlow {
             pod: flow.pod,
             generation: flow.generation,
+            peer_pod: None,
             kind: FlowKind::of(flow.flags),
             protocol: key.protocol,
             original: FlowEndpoints::of(key),
             translated: FlowEndpoints::of(&flow.translated),
             state: FlowState::of(flow.seen, reply.seen, key.protocol),
             path: self.path([key, &flow.translated]),
-            age: self.now.saturating_sub(flow.created),
-            idle: self.now.saturating_sub(last_seen),
-            sent: Traffic::of(flow),
-            replied: Traffic::of(reply),
+            age: Some(self.now.saturating_sub(flow.created)),
+            idle: Some(self.now.saturating_sub(last_seen)),
+            sent: Some(Traffic::of(flow)),
+            replied: Some(Traffic::of(reply)),
         })
     }
 }
@@ -221,14 +251,44 @@ impl FlowTable {
             reason => FlowPath::Stack(reason.unwrap_or(0)),
         }
     }
+
+    /// Returns the path of a connection between two pods, which is not translated. Either end may
+    /// have sent the packet that netfilter has seen first.
+    pub(crate) fn path_between_pods(&self, ends: FlowEndpoints, protocol: u8) -> FlowPath {
+        let tuple = ends.tuple(protocol);
+        self.path([&tuple, &tuple.reverse()])
+    }
 }
 
 impl FlowEndpoints {
     fn of(tuple: &Tuple) -> Self {
-        let end = |address: &Address, port: abi::Port| SocketAddr::new(ip(address), port.number());
+        let end = |address: &Address, port: Port| SocketAddr::new(ip(address), port.number());
         Self {
             source: end(&tuple.source, tuple.source_port),
             destination: end(&tuple.destination, tuple.destination_port),
+        }
+    }
+
+    pub(crate) fn tuple(self, protocol: u8) -> Tuple {
+        let address = |end: SocketAddr| match end.ip() {
+            IpAddr::V4(address) => Address::v4(address.octets()),
+            IpAddr::V6(address) => Address::v6(address.octets()),
+        };
+        Tuple {
+            source: address(self.source),
+            destination: address(self.destination),
+            source_port: Port::new(self.source.port()),
+            destination_port: Port::new(self.destination.port()),
+            protocol,
+            reserved: [0; 3],
+        }
+    }
+
+    /// Returns the endpoints in the same order for both directions.
+    pub(crate) fn undirected(self) -> Self {
+        Self {
+            source: self.source.min(self.destination),
+            destination: self.source.max(self.destination),
         }
     }
 }
@@ -260,11 +320,15 @@ pub struct FlowFilter {
 }
 
 impl FlowFilter {
-    /// Returns whether the flow meets all criteria.
+    /// Returns whether the flow meets all criteria. A flow between two pods is one of either, with
+    /// the other as its peer.
     pub fn matches(&self, flow: &LiveFlow) -> bool {
-        let pod = (flow.pod, flow.generation);
-        self.pods.as_ref().is_none_or(|pods| pods.contains(&pod))
-            && self.peer.is_none_or(|peer| flow.peer() == peer)
+        let is_of = |pod, peer| {
+            self.pods.as_ref().is_none_or(|pods| pods.contains(&pod))
+                && self.peer.is_none_or(|wanted| wanted == peer)
+        };
+        let is_of_peer = || (flow.peer_pod).is_some_and(|pod| is_of(pod, flow.own()));
+        (is_of((flow.pod, flow.generation), flow.peer()) || is_of_peer())
             && self.port.is_none_or(|port| flow.has_port(port))
             && (self.protocols.as_ref()).is_none_or(|it| it.contains(&flow.protocol))
     }
@@ -274,8 +338,24 @@ impl LiveFlow {
     /// Returns the address of the peer: the endpoint that is not the pod or the node.
     pub fn peer(&self) -> IpAddr {
         match self.kind {
-            FlowKind::Masqueraded | FlowKind::Node => self.original.destination.ip(),
-            FlowKind::Published | FlowKind::Direct => self.original.source.ip(),
+            FlowKind::Masqueraded | FlowKind::Node | FlowKind::PodToPod | FlowKind::PodToNode => {
+                self.original.destination.ip()
+            }
+            FlowKind::Published | FlowKind::Direct | FlowKind::NodeToPod => {
+                self.original.source.ip()
+            }
+        }
+    }
+
+    /// Returns the address of the pod or of the node: the endpoint that is not the peer.
+    fn own(&self) -> IpAddr {
+        match self.kind {
+            FlowKind::Masqueraded | FlowKind::Node | FlowKind::PodToPod | FlowKind::PodToNode => {
+                self.original.source.ip()
+            }
+            FlowKind::Published | FlowKind::Direct | FlowKind::NodeToPod => {
+                self.translated.destination.ip()
+            }
         }
     }
 

@@ -30,6 +30,7 @@ mod question;
 mod ruleset;
 mod shape;
 mod socket_hook;
+mod socket_table;
 mod step;
 mod sysctl_key;
 mod tracked_connection;
@@ -69,6 +70,7 @@ pub use question::{
 pub use ruleset::{PathHook, PathRule, PathTable, Statement};
 pub use shape::Shape;
 pub use socket_hook::{SocketHook, SocketHookState};
+pub use socket_table::{ConnectedSocket, NamespaceSockets, SocketQuery, SocketState, SocketTable};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl_key::SysctlKey;
 pub use tracked_connection::{ConntrackStatus, TrackedConnection};

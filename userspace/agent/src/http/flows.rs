@@ -3,150 +3,29 @@
 //! A table with all its flows takes megabytes. So requests at the same time share one snapshot, and
 //! each response is rendered piece by piece while its client reads it.
 
+mod snapshot;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt;
-use std::path::Path;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use api::{
     DEFAULT_FLOW_LIMIT, EndsView, FlowOrder, FlowQuery, FlowTableView, FlowView, PodFlowsView,
     PodView,
 };
-use engine::{EngineError, Handle};
 use futures_util::{Stream, stream};
-use kernel::{FlowReader, Measured, ObserveError};
 use model::Record;
 use planner::StackReason;
 use serde::Serialize;
-use steps::{FlowEndpoints, FlowFilter, FlowPath, FlowTable, LiveFlow};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use steps::{FlowEndpoints, FlowFilter, FlowPath, LiveFlow, Traffic};
 use tokio::task::{spawn_blocking, yield_now};
-use tokio::time::timeout;
 
+pub(crate) use self::snapshot::{FlowSnapshot, FlowSource};
 use crate::http::failure::Failure;
-use crate::http::{answers, names};
+use crate::http::names;
 
-/// Time for which requests share a snapshot, while a response uses it.
-const SHARED_FOR: Duration = Duration::from_secs(1);
-/// Maximum number of snapshots: the latest, and older ones of clients that read slowly.
-const MAX_SNAPSHOTS: usize = 2;
 /// Number of flows that are checked, and rendered if they match, at a time: some 100 KiB.
 const FLOWS_PER_CHUNK: usize = 256;
-/// Number of flows from which dropping a snapshot returns free memory to the kernel.
-const LARGE: usize = 4096;
-
-type Read = dyn Fn() -> Result<FlowTable, ObserveError> + Send + Sync;
-
-/// Reader of the flow table, which tests replace.
-#[derive(Clone)]
-pub(crate) struct FlowSource {
-    read: Arc<Read>,
-    latest: Arc<Mutex<(Option<Instant>, Weak<FlowSnapshot>)>>,
-    permits: Arc<Semaphore>,
-}
-
-impl FlowSource {
-    /// Makes a source of the flow table that is pinned below `bpffs`.
-    pub(crate) fn of_datapath(bpffs: &Path) -> Self {
-        let reader = FlowReader::new(bpffs);
-        Self::new(move || reader.read())
-    }
-
-    pub(crate) fn new(
-        read: impl Fn() -> Result<FlowTable, ObserveError> + Send + Sync + 'static,
-    ) -> Self {
-        Self {
-            read: Arc::new(read),
-            latest: Arc::default(),
-            permits: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
-        }
-    }
-
-    /// Returns all flows at one time: now, or at most [`SHARED_FOR`] ago where another response
-    /// uses that snapshot.
-    pub(crate) async fn snapshot(&self, handle: &Handle) -> Result<Arc<FlowSnapshot>, Failure> {
-        // One request reads, and the others wait for its snapshot.
-        let mut latest = timeout(answers::WAIT_TIMEOUT, self.latest.lock())
-            .await
-            .map_err(|_| cni::Error::try_again_later("the flow table is being read"))?;
-        let (read_at, snapshot) = &*latest;
-        if read_at.is_some_and(|at| at.elapsed() < SHARED_FOR)
-            && let Some(snapshot) = snapshot.upgrade()
-        {
-            return Ok(snapshot);
-        }
-        let permit = answers::acquire(&self.permits, 1).await?;
-        let records = handle.attachments().await?;
-        let measured = handle.measure().await?;
-        let (used_entries, flows) = self.flows().await?;
-        let snapshot = Arc::new(FlowSnapshot {
-            owners: (0..)
-                .zip(&records)
-                .map(|(index, record)| (owner(record), index))
-                .collect(),
-            flows,
-            used_entries,
-            entries: handle.status().flow_entries.0,
-            stack_reasons: handle.status().bypass.rules.iter().cloned().collect(),
-            records,
-            measured,
-            _permit: permit,
-        });
-        *latest = (Some(Instant::now()), Arc::downgrade(&snapshot));
-        Ok(snapshot)
-    }
-
-    /// Reads the table on a blocking thread, because a large table takes long. Returns the number
-    /// of its entries, and its flows.
-    async fn flows(&self) -> Result<(usize, Vec<LiveFlow>), Failure> {
-        let read = Arc::clone(&self.read);
-        let read = move || {
-            let table = read()?;
-            let mut flows: Vec<LiveFlow> = table.flows().collect();
-            flows.shrink_to_fit();
-            Ok((table.entries.len(), flows))
-        };
-        let read = spawn_blocking(read).await;
-        let flows = read.map_err(|_| cni::Error::internal("reading the flow table panicked"))?;
-        Ok(flows.map_err(EngineError::Observe)?)
-    }
-}
-
-impl fmt::Debug for FlowSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FlowSource")
-    }
-}
-
-/// All flows, and what a response about them needs, read at about the same time.
-#[derive(Debug)]
-pub(crate) struct FlowSnapshot {
-    pub(crate) flows: Vec<LiveFlow>,
-    /// Number of entries in use.
-    used_entries: usize,
-    /// Capacity of the table in entries.
-    entries: u32,
-    /// Rules of other software that keep packets in the stack.
-    stack_reasons: Vec<String>,
-    /// The records, to find the pods of flows.
-    records: Vec<Record>,
-    /// Indexes of the records by slot and generation.
-    owners: BTreeMap<(u32, u32), usize>,
-    /// The counters of the datapath.
-    measured: Measured,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Drop for FlowSnapshot {
-    fn drop(&mut self) {
-        if self.flows.len() >= LARGE {
-            self.flows = Vec::new();
-            kernel::release_free_memory();
-        }
-    }
-}
 
 /// Renders the flows of attached pods and of the node that match `query`: an [`api::FlowsView`] in
 /// pieces.
@@ -209,6 +88,7 @@ struct Sorted {
 struct Tail<'a> {
     matching: usize,
     stack_reasons: &'a [String],
+    truncated_pods: usize,
     #[serde(rename = "room")]
     table: FlowTableView,
 }
@@ -239,7 +119,7 @@ impl Rendering {
                 if self.matching > 0 {
                     text.push(b',');
                 }
-                append(&mut text, &flow_view(flow, snapshot.owner(flow)));
+                append(&mut text, &snapshot.view(flow));
             }
             self.matching += 1;
         }
@@ -253,6 +133,7 @@ impl Rendering {
                 .as_ref()
                 .map_or(self.matching, |sorted| sorted.matching),
             stack_reasons: &snapshot.stack_reasons,
+            truncated_pods: snapshot.truncated_pods,
             table: table_view(&snapshot),
         };
         text.extend(b"],");
@@ -272,7 +153,8 @@ impl FlowSnapshot {
     /// Returns whether a flow is listed for the filter. Flows of a removed pod, or of an earlier
     /// generation of its slot, wait for the sweep.
     fn matches(&self, filter: &FlowFilter, flow: &LiveFlow) -> bool {
-        (flow.pod == 0 || self.owner(flow).is_some()) && filter.matches(flow)
+        let pod = (flow.pod, flow.generation);
+        (flow.pod == 0 || self.record(pod).is_some()) && filter.matches(flow)
     }
 
     /// Returns the first `limit` flows that match, in this order.
@@ -280,10 +162,10 @@ impl FlowSnapshot {
         let key = |index: &usize| {
             let flow = &self.flows[*index];
             let key = match order {
-                FlowOrder::Bytes => u64::MAX - (flow.sent.bytes + flow.replied.bytes),
-                FlowOrder::Packets => u64::MAX - (flow.sent.packets + flow.replied.packets),
-                FlowOrder::Age => flow.age.into(),
-                FlowOrder::Idle => flow.idle.into(),
+                FlowOrder::Bytes => u64::MAX - amount(flow, |traffic| traffic.bytes),
+                FlowOrder::Packets => u64::MAX - amount(flow, |traffic| traffic.packets),
+                FlowOrder::Age => flow.age.map_or(u64::MAX, u64::from),
+                FlowOrder::Idle => flow.idle.map_or(u64::MAX, u64::from),
             };
             // Equal flows have the order of the table.
             (key, *index)
@@ -301,15 +183,47 @@ impl FlowSnapshot {
         Sorted { flows, matching }
     }
 
-    fn owner(&self, flow: &LiveFlow) -> Option<&Record> {
-        let index = self.owners.get(&(flow.pod, flow.generation))?;
+    /// Returns the record of a pod by its slot and generation.
+    fn record(&self, pod: (u32, u32)) -> Option<&Record> {
+        let index = self.owners.get(&pod)?;
         self.records.get(*index)
     }
+
+    fn view(&self, flow: &LiveFlow) -> FlowView {
+        let pod = self.record((flow.pod, flow.generation));
+        let peer = flow.peer_pod.and_then(|pod| self.record(pod));
+        FlowView {
+            container_id: pod.map(container_id),
+            pod: pod.and_then(pod_view),
+            peer_container_id: peer.map(container_id),
+            peer_pod: peer.and_then(pod_view),
+            protocol: names::protocol(flow.protocol),
+            kind: flow.kind.name().to_owned(),
+            state: flow.state.name().to_owned(),
+            path: path(flow.path).to_owned(),
+            stack_reason: stack_reason(flow.path),
+            seen: ends(&flow.original),
+            translated: ends(&flow.translated),
+            age_seconds: flow.age,
+            idle_seconds: flow.idle,
+            sent_packets: flow.sent.map(|sent| sent.packets),
+            sent_bytes: flow.sent.map(|sent| sent.bytes),
+            answered_packets: flow.replied.map(|replied| replied.packets),
+            answered_bytes: flow.replied.map(|replied| replied.bytes),
+        }
+    }
+}
+
+/// Returns an amount of both directions together; 0 if it is not known.
+fn amount(flow: &LiveFlow, of: impl Fn(Traffic) -> u64) -> u64 {
+    let directions = [flow.sent, flow.replied].into_iter();
+    directions.flatten().map(of).sum()
 }
 
 fn table_view(snapshot: &FlowSnapshot) -> FlowTableView {
     let mut flows = BTreeMap::<(u32, u32), u64>::new();
-    for flow in &snapshot.flows {
+    let in_table = |flow: &&LiveFlow| flow.kind.is_in_flow_table();
+    for flow in snapshot.flows.iter().filter(in_table) {
         *flows.entry((flow.pod, flow.generation)).or_default() += 1;
     }
     let pod = |record: &Record| {
@@ -321,7 +235,7 @@ fn table_view(snapshot: &FlowSnapshot) -> FlowTableView {
             .copied()
             .unwrap_or_default();
         PodFlowsView {
-            container_id: record.attachment.key.container_id.to_string(),
+            container_id: container_id(record),
             pod: pod_view(record),
             flows: flows.get(&owner(record)).copied().unwrap_or(0),
             evicted_flows: counters.egress.evicted_flows + counters.ingress.evicted_flows,
@@ -379,25 +293,8 @@ pub(crate) fn matches_name(record: &Record, name: &str) -> bool {
         })
 }
 
-fn flow_view(flow: &LiveFlow, record: Option<&Record>) -> FlowView {
-    let attachment = record.map(|record| &record.attachment);
-    FlowView {
-        container_id: attachment.map(|attachment| attachment.key.container_id.to_string()),
-        pod: record.and_then(pod_view),
-        protocol: names::protocol(flow.protocol),
-        kind: flow.kind.name().to_owned(),
-        state: flow.state.name().to_owned(),
-        path: path(flow.path).to_owned(),
-        stack_reason: stack_reason(flow.path),
-        seen: ends(&flow.original),
-        translated: ends(&flow.translated),
-        age_seconds: flow.age,
-        idle_seconds: flow.idle,
-        sent_packets: flow.sent.packets,
-        sent_bytes: flow.sent.bytes,
-        answered_packets: flow.replied.packets,
-        answered_bytes: flow.replied.bytes,
-    }
+fn container_id(record: &Record) -> String {
+    record.attachment.key.container_id.to_string()
 }
 
 fn path(path: FlowPath) -> &'static str {

@@ -1,16 +1,26 @@
 //! Flows in the API: rows with their pods, and lists that need the flow table.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use abi::{Offloaded, Seen};
 use api::{FlowOrder, FlowQuery, FlowsView};
+use kernel::ObserveError;
+use steps::{ConnectedSocket, NamespaceSockets, SocketQuery, SocketState, SocketTable, Traffic};
 
 use super::*;
+
+/// Returns a source of this flow table, on a node without sockets.
+pub(super) fn source(
+    table: impl Fn() -> Result<FlowTable, ObserveError> + Send + Sync + 'static,
+) -> FlowSource {
+    FlowSource::new(table, |_| Ok(SocketTable::default()))
+}
 
 #[test]
 fn hostports_are_listed_without_flow_counts_if_the_flow_table_cannot_be_read() {
     let nowhere = kernel::FlowReader::new("/nowhere".as_ref());
-    let agent = Agent::reading(FlowSource::new(move || nowhere.read()), &FLAGS);
+    let agent = Agent::reading(source(move || nowhere.read()), &FLAGS);
     agent.add("c1").unwrap();
     let ports: Vec<PortView> = agent.get(path::HOSTPORTS);
     assert_eq!(ports[0].port.attachment, "default/c1/eth0");
@@ -40,7 +50,10 @@ fn flows_are_listed_with_their_pod() {
         assert_eq!(flow.container_id.as_deref(), Some("c1"));
         assert_eq!(flow.seen.source, "10.0.0.2:40000");
         assert_eq!(flow.translated.source, "10.0.0.9:40000");
-        assert_eq!((flow.protocol.as_str(), flow.age_seconds), ("tcp", 50));
+        assert_eq!(
+            (flow.protocol.as_str(), flow.age_seconds),
+            ("tcp", Some(50))
+        );
     }
     let none = list(&FlowQuery {
         limit: Some(0),
@@ -104,7 +117,7 @@ fn agent_with_flows() -> Agent {
             (4, 47, [20, 7], 30, Offloaded::BEHIND_NAT),
         ]))
     };
-    Agent::reading(FlowSource::new(table), &FLAGS)
+    Agent::reading(source(table), &FLAGS)
 }
 
 #[test]
@@ -169,4 +182,113 @@ fn flows_are_sorted_and_filtered_by_protocol() {
             .unwrap();
         assert!(!reply.is_success(), "{wrong}");
     }
+}
+
+/// Returns the sockets of a TCP connection that the pod with the first address of `query` has
+/// opened to the one with the second, and of a connected UDP socket of the node.
+fn sockets_of_two_pods(query: &SocketQuery) -> SocketTable {
+    let mut addresses = query.addresses.iter().filter(|it| it.is_ipv4());
+    let at = |address: &IpAddr, port| SocketAddr::new(*address, port);
+    let (Some(client), Some(server)) = (addresses.next(), addresses.next()) else {
+        return SocketTable::default();
+    };
+    let traffic = |packets| {
+        Some(Traffic {
+            packets,
+            bytes: 100 * packets,
+        })
+    };
+    let opened = ConnectedSocket {
+        protocol: abi::protocol::TCP,
+        local: at(client, 50_000),
+        peer: at(server, 5432),
+        state: SocketState::Established,
+        idle: Some(2),
+        sent: traffic(9),
+        received: traffic(5),
+    };
+    let of_node = ConnectedSocket {
+        protocol: abi::protocol::UDP,
+        local: "10.1.2.1:40000".parse().unwrap(),
+        peer: at(server, 53),
+        state: SocketState::Connected,
+        idle: None,
+        sent: None,
+        received: None,
+    };
+    let sockets = |connected| NamespaceSockets {
+        connected,
+        is_truncated: true,
+        ..NamespaceSockets::default()
+    };
+    SocketTable {
+        node: sockets(vec![of_node]),
+        pods: (query.namespaces.iter())
+            .map(|netns| (netns.clone(), sockets(vec![opened])))
+            .collect(),
+    }
+}
+
+#[test]
+fn flows_between_pods_have_the_names_of_both_and_are_sorted_and_filtered_as_others() {
+    let source = FlowSource::new(|| Ok(two_flows()), |query| Ok(sockets_of_two_pods(query)));
+    let agent = Agent::reading(source, &FLAGS);
+    agent.add("c1").unwrap();
+    let config = json!({ "cniVersion": "1.1.0", "name": "pods", "type": "viaduct" });
+    agent.fake.add_netns("/run/netns/c2");
+    agent.cni(CniVerb::Add, "c2", &config).unwrap();
+    let list = |query: FlowQuery| -> FlowsView { agent.get(&query.to_path()) };
+    let all = list(FlowQuery {
+        sort: Some(FlowOrder::Bytes),
+        ..FlowQuery::default()
+    });
+    assert_eq!((all.matching, all.truncated_pods), (4, 2), "{all:?}");
+    let flow = &all.flows[0];
+    assert_eq!(flow.kind, "pod-to-pod");
+    assert_eq!(flow.state, "established");
+    assert_eq!(flow.container_id.as_deref(), Some("c1"));
+    assert_eq!(flow.peer_container_id.as_deref(), Some("c2"));
+    assert_eq!(flow.pod, flow.peer_pod);
+    assert_eq!(flow.seen, flow.translated);
+    assert_eq!((flow.age_seconds, flow.idle_seconds), (None, Some(2)));
+    assert_eq!(
+        (flow.sent_bytes, flow.answered_packets),
+        (Some(900), Some(5))
+    );
+    // Flows of the table alone are counted in its usage.
+    let usage: u64 = all.table.pods.iter().map(|pod| pod.flows).sum();
+    assert_eq!(usage, 1);
+
+    let [client, server] = [&flow.seen.source, &flow.seen.destination]
+        .map(|end| end.parse::<SocketAddr>().unwrap().ip());
+    let kinds = |pod: Option<&str>, peer: Option<IpAddr>, protocol: Option<&str>| -> Vec<String> {
+        let view = list(FlowQuery {
+            pod: pod.map(str::to_owned),
+            peer,
+            protocol: protocol.map(str::to_owned),
+            sort: Some(FlowOrder::Idle),
+            ..FlowQuery::default()
+        });
+        view.flows.into_iter().map(|flow| flow.kind).collect()
+    };
+    assert_eq!(kinds(None, None, Some("udp")), ["node-to-pod"]);
+    assert_eq!(kinds(Some("c2"), None, None), ["pod-to-pod", "node-to-pod"]);
+    assert_eq!(kinds(Some("c2"), Some(client), None), ["pod-to-pod"]);
+    assert_eq!(kinds(Some("c1"), Some(server), None), ["pod-to-pod"]);
+    assert_eq!(kinds(Some("c1"), Some(client), None), [""; 0]);
+    assert_eq!(kinds(None, Some(client), None), ["pod-to-pod"]);
+}
+
+#[test]
+fn the_flow_table_is_listed_alone_if_sockets_cannot_be_read() {
+    let failed = |_: &SocketQuery| {
+        Err(ObserveError {
+            call: "list the addresses of the node".to_owned(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })
+    };
+    let agent = Agent::reading(FlowSource::new(|| Ok(two_flows()), failed), &FLAGS);
+    agent.add("c1").unwrap();
+    let view: FlowsView = agent.get(path::FLOWS);
+    assert_eq!((view.matching, view.truncated_pods), (2, 1));
 }

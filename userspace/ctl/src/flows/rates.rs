@@ -34,15 +34,19 @@ fn key(flow: &FlowView) -> Key<'_> {
     (&flow.protocol, &flow.seen.source, &flow.seen.destination)
 }
 
-/// Returns the bits per second of a flow. One that is new counts with all its bytes; one that the
-/// earlier answer did not have, although it is older, with none.
+/// Returns the bits per second of a flow, 0 if its bytes are not counted. One that is new counts
+/// with all its bytes; one that the earlier answer did not have, although it is older or of unknown
+/// age, with none.
 #[expect(
     clippy::cast_precision_loss,
     reason = "rates are shown with three digits"
 )]
 fn rate(before: Option<&FlowView>, now: &FlowView, span: f64) -> f64 {
-    let bytes = |flow: &FlowView| flow.sent_bytes + flow.answered_bytes;
-    let is_new = f64::from(now.age_seconds) <= span + 1.0;
+    let bytes = |flow: &FlowView| {
+        let directions = [flow.sent_bytes, flow.answered_bytes].into_iter();
+        directions.flatten().sum::<u64>()
+    };
+    let is_new = (now.age_seconds).is_some_and(|age| f64::from(age) <= span + 1.0);
     let earlier = match before {
         // The tuple is that of another flow by now.
         Some(before) if bytes(before) > bytes(now) => 0,
@@ -66,9 +70,9 @@ mod tests {
                 source: format!("10.0.0.2:{port}"),
                 destination: "192.0.2.7:443".to_owned(),
             },
-            age_seconds,
-            sent_bytes,
-            answered_bytes,
+            age_seconds: Some(age_seconds),
+            sent_bytes: Some(sent_bytes),
+            answered_bytes: Some(answered_bytes),
             ..FlowView::default()
         }
     }
@@ -95,6 +99,16 @@ mod tests {
             flow(3, 1, 300, 0),
             flow(4, 1, 400, 0),
             flow(5, 90, 1 << 40, 0),
+            // Of sockets: a TCP connection that was not there before, and UDP.
+            FlowView {
+                age_seconds: None,
+                ..flow(6, 0, 800, 0)
+            },
+            FlowView {
+                sent_bytes: None,
+                answered_bytes: None,
+                ..flow(7, 0, 0, 0)
+            },
         ]);
         let listed = |by_rate, limit| {
             let (view, rates) = with_rates(&before, now.clone(), 2.0, (by_rate, limit));
@@ -107,7 +121,7 @@ mod tests {
         };
         assert_eq!(
             listed(true, 9),
-            ["2 10000", "1 2000", "4 1600", "3 1200", "5 0"]
+            ["2 10000", "1 2000", "4 1600", "3 1200", "5 0", "6 0", "7 0"]
         );
         assert_eq!(listed(false, 2), ["1 2000", "2 10000"]);
     }

@@ -16,6 +16,8 @@ pub(crate) fn flows(view: &FlowsView, rates: Option<&[f64]>, style: TableStyle) 
     }
     let columns = [
         "POD",
+        "PEER",
+        "KIND",
         "PROTO",
         "STATE",
         "PATH",
@@ -31,7 +33,8 @@ pub(crate) fn flows(view: &FlowsView, rates: Option<&[f64]>, style: TableStyle) 
     let rows = view.flows.iter().enumerate().map(|(index, view)| {
         let mut row = flow(view);
         if let Some(rates) = rates {
-            row.add_cell(number(bits(rates.get(index).copied().unwrap_or(0.0))));
+            let rate = rates.get(index).copied().unwrap_or(0.0);
+            row.add_cell(number(known(view.sent_bytes.map(|_| bits(rate)))));
         }
         row
     });
@@ -51,6 +54,14 @@ pub(crate) fn flows(view: &FlowsView, rates: Option<&[f64]>, style: TableStyle) 
         writeln!(text, "Packets take the stack: {reason}{more}")
             .expect("a String takes every text");
     }
+    if view.truncated_pods > 0 {
+        writeln!(
+            text,
+            "Flows between pods may be missing: the sockets of {} pods are not all read",
+            view.truncated_pods
+        )
+        .expect("a String takes every text");
+    }
     text
 }
 
@@ -60,19 +71,43 @@ fn flow(view: &FlowView) -> Row {
         (path, "") => path.to_owned(),
         (path, reason) => format!("{path} ({reason})"),
     };
+    let traffic = |packets: Option<u64>, bytes: Option<u64>| {
+        known(
+            packets
+                .zip(bytes)
+                .map(|(packets, bytes)| traffic(packets, bytes)),
+        )
+    };
+    let seconds = |seconds: Option<u32>| known(seconds.map(|it| duration(it.into())));
     row([
         text(pod_name(view.pod.as_ref(), view.container_id.as_ref())),
+        text(peer(view)),
+        text(&view.kind),
         text(&view.protocol),
         text(&view.state),
         text(path),
         text(&view.seen.source),
         text(&view.seen.destination),
         text(translation(view)),
-        number(duration(view.age_seconds.into())),
-        number(duration(view.idle_seconds.into())),
+        number(seconds(view.age_seconds)),
+        number(seconds(view.idle_seconds)),
         number(traffic(view.sent_packets, view.sent_bytes)),
         number(traffic(view.answered_packets, view.answered_bytes)),
     ])
+}
+
+/// Returns a value, or `-` if it is not known.
+fn known(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "-".to_owned())
+}
+
+/// Returns the name of the other end: a pod, or the node; `-` for one that is elsewhere.
+fn peer(view: &FlowView) -> String {
+    let is_of_node = ["pod-to-node", "node-to-pod"].contains(&view.kind.as_str());
+    if view.peer_container_id.is_none() && !is_of_node {
+        return "-".to_owned();
+    }
+    pod_name(view.peer_pod.as_ref(), view.peer_container_id.as_ref())
 }
 
 /// Returns the translated source and destination, each only where translation changed it.
@@ -108,3 +143,6 @@ pub(crate) fn flow_table(view: &FlowTableView, style: TableStyle) -> String {
     let usage = format!("{used_entries} of {entries} entries used, 2 per flow\n");
     usage + &styled_table(&header, pods.iter().map(line), style)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,14 @@
 //! Text of each rendered table and line.
 
 use api::{
-    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, FlowTableView, FlowView,
-    FlowsView, ForwardingView, PodFlowsView, PodView, PoolView, PortReservationView, PortView,
-    ReconcileItem, SandboxView, ShaperView,
+    AddressView, CounterView, DroppingDefaultView, FeatureView, ForwardingView, PodView, PoolView,
+    PortReservationView, PortView, ReconcileItem, SandboxView, ShaperView,
 };
 
 use super::*;
 
 fn list(attachments: &[AttachmentView]) -> String {
     super::list(attachments, TableStyle::PLAIN)
-}
-
-fn flows(view: &FlowsView) -> String {
-    super::flows(view, None, TableStyle::PLAIN)
-}
-
-fn flow_table(view: &FlowTableView) -> String {
-    super::flow_table(view, TableStyle::PLAIN)
 }
 
 fn ports(ports: &[PortView], wanted: Option<u16>, now: u64) -> String {
@@ -283,86 +274,6 @@ fn durations_have_two_units() {
     }
 }
 
-fn ends(source: &str, destination: &str) -> EndsView {
-    EndsView {
-        source: source.into(),
-        destination: destination.into(),
-    }
-}
-
-fn outward() -> FlowView {
-    FlowView {
-        container_id: Some("0123456789abcdef".into()),
-        pod: Some(PodView {
-            namespace: "shop".into(),
-            name: "web-0".into(),
-        }),
-        protocol: "tcp".into(),
-        kind: "masqueraded".into(),
-        state: "established".into(),
-        path: "offloaded".into(),
-        stack_reason: String::new(),
-        seen: ends("10.244.0.2:40000", "198.51.100.7:443"),
-        translated: ends("192.0.2.1:50001", "198.51.100.7:443"),
-        age_seconds: 3_700,
-        idle_seconds: 4,
-        sent_packets: 12_345,
-        sent_bytes: 1_234_567,
-        answered_packets: 20_000,
-        answered_bytes: 27_000_000_000,
-    }
-}
-
-#[test]
-fn each_flow_is_one_line_with_pod_tuples_state_and_traffic() {
-    let inward = FlowView {
-        pod: None,
-        protocol: "udp".into(),
-        kind: "published".into(),
-        state: "single".into(),
-        path: "stack".into(),
-        stack_reason: "not established".into(),
-        seen: ends("[2001:db8::7]:33000", "[2001:db8::1]:8080"),
-        translated: ends("[2001:db8::7]:33000", "[fd00::3]:80"),
-        age_seconds: 9,
-        sent_packets: 1,
-        sent_bytes: 60,
-        answered_packets: 0,
-        answered_bytes: 0,
-        ..outward()
-    };
-    let nodes = FlowView {
-        container_id: None,
-        pod: None,
-        ..outward()
-    };
-    let direct = FlowView {
-        seen: ends("198.51.100.7", "10.244.0.2"),
-        translated: ends("198.51.100.7", "10.244.0.2"),
-        protocol: "47".into(),
-        state: "other".into(),
-        path: String::new(),
-        ..outward()
-    };
-    insta::assert_snapshot!(flows(&FlowsView {
-        flows: vec![outward(), inward, nodes, direct],
-        matching: 4,
-        stack_reasons: vec!["table ip house has rules".into(), "another rule".into()],
-        ..FlowsView::default()
-    }));
-}
-
-#[test]
-fn flows_beyond_the_limit_are_counted() {
-    let text = flows(&FlowsView {
-        flows: vec![outward()],
-        matching: 1_001,
-        ..FlowsView::default()
-    });
-    assert!(text.ends_with("and 1000 more: see --limit\n"), "{text}");
-    assert_eq!(flows(&FlowsView::default()), "No flows.\n");
-}
-
 /// Three days and two hours after the first port of [`published`] was reserved.
 const NOW: u64 = 1_700_266_400;
 
@@ -416,32 +327,6 @@ fn ports_are_listed_with_pod_and_reservation() {
         "No pod publishes host port 80.\n"
     );
     assert_eq!(ports(&[], None, NOW), "No published ports.\n");
-}
-
-#[test]
-fn flows_usage_shows_table_entries_and_flows_per_pod() {
-    let pod = |container: &str, flows, evicted_flows| PodFlowsView {
-        container_id: container.to_owned(),
-        pod: None,
-        flows,
-        evicted_flows,
-    };
-    let mut named = pod("0123", 16_384, 7);
-    named.pod = Some(PodView {
-        namespace: "shop".to_owned(),
-        name: "web-0".to_owned(),
-    });
-    insta::assert_snapshot!(flow_table(&FlowTableView {
-        entries: 131_072,
-        used_entries: 32_770,
-        quota: 16_384,
-        pods: vec![named, pod("0123456789abcdef", 1, 0)],
-    }), @r"
-    32770 of 131072 entries used, 2 per flow
-    POD           FLOWS  QUOTA  EVICTED
-    shop/web-0    16384  16384        7
-    0123456789ab      1  16384        0
-    ");
 }
 
 #[test]

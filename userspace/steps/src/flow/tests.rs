@@ -73,22 +73,23 @@ fn two_flow_entries_make_one_flow_with_both_tuples_and_counters() {
     let expected = LiveFlow {
         pod: 1,
         generation: 7,
+        peer_pod: None,
         kind: FlowKind::Masqueraded,
         protocol: protocol::TCP,
         original: ends("10.88.0.2:40000", "198.51.100.7:443"),
         translated: ends("192.0.2.1:50001", "198.51.100.7:443"),
         state: FlowState::Established,
         path: FlowPath::Stack(0),
-        age: 50,
-        idle: 10,
-        sent: Traffic {
+        age: Some(50),
+        idle: Some(10),
+        sent: Some(Traffic {
             packets: 3,
             bytes: 300,
-        },
-        replied: Traffic {
+        }),
+        replied: Some(Traffic {
             packets: 2,
             bytes: 200,
-        },
+        }),
     };
     assert_eq!(flows, [expected]);
 }
@@ -183,6 +184,7 @@ fn flow_states_agree_with_the_datapaths_timeouts() {
         FlowState::Stream => timeouts.udp_stream,
         FlowState::Icmp => timeouts.icmp,
         FlowState::Other => timeouts.other,
+        FlowState::Socket(state) => panic!("no flow table entry has the state {state:?}"),
     };
     // All bits but `RESET_SUSPECTED`, which shortens the timeout of an established flow.
     let bits = (0..512_u32).filter(|bits| bits & Seen::RESET_SUSPECTED == 0);
