@@ -114,6 +114,7 @@ fn metrics_have_the_format_that_the_client_prefers_and_pass_promtool() -> Result
         "process_resident_memory_bytes ",
         "process_cpu_seconds_total ",
         "viaduct_pod_packets_total{",
+        "viaduct_cni_phase_seconds_count{command=\"add\",phase=\"apply\"} 1",
     ] {
         ensure!(
             text.lines().any(|line| line.starts_with(sample)),

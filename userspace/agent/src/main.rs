@@ -107,6 +107,7 @@ fn run(options: Options) -> Result<()> {
     let events = Events::open(&config.state_dir);
     let app = App {
         drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
+        metrics: Metrics::of_engine(&handle),
         handle,
         request_memory: RequestMemory::default(),
         answers: AnswerMemory::default(),
@@ -122,7 +123,6 @@ fn run(options: Options) -> Result<()> {
         installed_files: InstalledFiles::of(&config, events.file()),
         installation: Installation::of(&config),
         events: Arc::new(events),
-        metrics: Metrics::default(),
         rate_sampler: RateSampler::default(),
         losses: Losses::default(),
         lifecycle: Lifecycle::new(Reload::new(options, log_level)),

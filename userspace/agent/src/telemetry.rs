@@ -7,6 +7,7 @@ pub(crate) mod log;
 pub(crate) mod losses;
 pub(crate) mod metrics;
 mod peer_metrics;
+mod phase_metrics;
 mod process_metrics;
 pub(crate) mod rates;
 pub(crate) mod refused_flows;

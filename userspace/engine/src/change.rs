@@ -9,6 +9,7 @@ use planner::Plan;
 
 use crate::before::{Before, Verify};
 use crate::error::chain;
+use crate::phases::Phase;
 use crate::transaction::Transaction;
 use crate::{Engine, EngineError};
 
@@ -41,6 +42,7 @@ impl<K: Kernel> Engine<K> {
                 "cannot restore the state before a failed change; the next reconciliation tries again"
             );
         }
+        self.phases.end(Phase::Undo);
         Err(error)
     }
 

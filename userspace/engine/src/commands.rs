@@ -174,3 +174,18 @@ commands! {
             engine.find_high_traffic_pods();
         };
 }
+
+impl Command {
+    /// Returns the name of a command whose phases are measured: `add` or `del`.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the other commands are not those of the life of a pod"
+    )]
+    pub(crate) fn measured_as(&self) -> Option<&'static str> {
+        match self {
+            Self::Add(..) => Some("add"),
+            Self::Del(..) => Some("del"),
+            _ => None,
+        }
+    }
+}

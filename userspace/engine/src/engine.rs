@@ -17,6 +17,7 @@ use crate::attachment_state::AttachmentState;
 use crate::before::{Before, Verify};
 use crate::choices::Choices;
 use crate::node::NodeState;
+use crate::phases::{Phase, Stopwatch};
 use crate::settings::Settings;
 use crate::transaction::Transaction;
 use crate::upkeep::NodeUpkeep;
@@ -43,6 +44,7 @@ pub struct Engine<K> {
     pub(crate) choices: Choices,
     pub(crate) node: NodeState,
     pub(crate) upkeep: NodeUpkeep,
+    pub(crate) phases: Stopwatch,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -72,6 +74,7 @@ impl<K: Kernel> Engine<K> {
             choices: Choices::of(settings, &store),
             node: NodeState::default(),
             upkeep: NodeUpkeep::default(),
+            phases: Stopwatch::default(),
             kernel,
             store,
         }
@@ -138,7 +141,9 @@ impl<K: Kernel> Engine<K> {
         // Recorded before the first step, so that an agent that dies in between can remove the
         // rest.
         self.put_reserving(&record)?;
+        self.phases.end(Phase::Record);
         self.apply_recorded(&record.attachment, &plan, Verify::Later, transaction)?;
+        self.phases.end(Phase::Apply);
         if intent.requested.awaits_addresses {
             record.state = State::Linked;
             self.store.put(&record)?;
@@ -149,6 +154,7 @@ impl<K: Kernel> Engine<K> {
             self.attachments.last_macs.record(&record.attachment);
             self.verify_later(&intent.key, now);
         }
+        self.phases.end(Phase::Record);
         Ok(record.attachment)
     }
 
@@ -160,10 +166,12 @@ impl<K: Kernel> Engine<K> {
         transaction: &mut Transaction,
     ) -> Result<(Attachment, Plan), EngineError> {
         let mtu = self.prepare_network(&intent.network, transaction)?;
+        self.phases.end(Phase::Network);
         match self.plan(intent, mtu) {
             Err(EngineError::Refused(Refusal::NoBridge { .. })) => {
                 self.node.ready.remove(&intent.network.name);
                 let mtu = self.prepare_network(&intent.network, transaction)?;
+                self.phases.end(Phase::Network);
                 self.plan(intent, mtu)
             }
             planned => planned,
@@ -182,6 +190,7 @@ impl<K: Kernel> Engine<K> {
             links: BTreeSet::from([host_link.name().clone(), intent.network.bridge.clone()]),
             host_end: false,
         })?;
+        self.phases.end(Phase::Observe);
         let mut taken = intent.requested.taken.clone();
         taken.extend(self.container_addresses());
         taken.extend(self.store.leases());
@@ -208,6 +217,7 @@ impl<K: Kernel> Engine<K> {
             if own.is_empty() {
                 crate::limit_log::log_clamped(&intent.key, &intent.bandwidth, &planned.0.bandwidth);
                 self.attachments.last_slot = slot;
+                self.phases.end(Phase::Plan);
                 return Ok(planned);
             }
             leases.node.extend(own);

@@ -39,6 +39,7 @@ use crate::background::Background;
 use crate::cancellation::{CancelOnDrop, PendingAdds, RequestState};
 use crate::commands::{Command, Reply};
 use crate::operations::{Operation, Operations};
+use crate::phases::{Phase, PhaseListener};
 use crate::worker::{Message, Queued, Worker};
 use crate::{
     AttachedPods, ChainedUpdate, ConfigChange, Degraded, Engine, EngineError, FirewallUpdate,
@@ -81,6 +82,7 @@ pub struct Handle {
     adds: Arc<PendingAdds>,
     add_permits: Arc<Semaphore>,
     operations: Operations,
+    phases: PhaseListener,
 }
 
 /// Starts the engine's thread and waits until `start` has made the engine there. A kernel belongs
@@ -114,8 +116,9 @@ where
         adds: Arc::default(),
         add_permits: Arc::new(Semaphore::new(MAX_QUEUED_ADDS)),
         operations: Operations::default(),
+        phases: PhaseListener::default(),
     };
-    let operations = handle.operations.clone();
+    let (operations, phases) = (handle.operations.clone(), handle.phases.clone());
     let (report, started) = oneshot::channel();
     let clock = Builder::new_current_thread().enable_time().build()?;
     let name = thread::Builder::new().name("engine".to_owned());
@@ -132,6 +135,7 @@ where
                 reports,
                 reported: None,
                 operations,
+                phases,
             };
             worker.publish();
             if report.send(Ok(())).is_ok() {
@@ -147,6 +151,15 @@ where
 }
 
 impl Handle {
+    /// Sets the listener of the phases of ADD (`add`) and DEL (`del`). The engine's thread calls it
+    /// after the answer, once for each phase that a command had, with its time.
+    pub fn set_phase_listener(
+        &self,
+        listen: impl Fn(&'static str, Phase, Duration) + Send + Sync + 'static,
+    ) {
+        self.phases.set(Box::new(listen));
+    }
+
     /// Makes an attachment; `now` is in seconds since 1970.
     pub async fn add(&self, intent: Intent, now: u64) -> Result<Attachment, EngineError> {
         let permit = self.add_permit()?;

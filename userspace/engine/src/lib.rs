@@ -45,6 +45,7 @@ mod overrides;
 mod own_addresses;
 mod peers;
 mod peers_status;
+mod phases;
 mod ports;
 mod reconcile;
 mod refused_add;
@@ -80,6 +81,7 @@ pub use crate::network::NetworkClash;
 pub use crate::operations::{Operation, StuckOperation};
 pub use crate::overrides::UpdateOutcome;
 pub use crate::peers_status::PeersStatus;
+pub use crate::phases::Phase;
 pub use crate::report::{Item, NODE, Outcome, Report};
 pub use crate::settings::Settings;
 pub use crate::status::{

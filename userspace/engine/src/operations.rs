@@ -143,11 +143,15 @@ pub(crate) struct OperationGuard {
 }
 
 impl OperationGuard {
-    /// Marks the request as running.
-    pub(crate) fn set_running(&self) {
-        if let Some(request) = self.all.lock().requests.get_mut(&self.number) {
-            request.started_at = Some(Instant::now());
-        }
+    /// Marks the request as running. Returns the time at which it was queued.
+    pub(crate) fn set_running(&self) -> Instant {
+        let now = Instant::now();
+        let mut unanswered = self.all.lock();
+        let Some(request) = unanswered.requests.get_mut(&self.number) else {
+            return now;
+        };
+        request.started_at = Some(now);
+        request.queued_at
     }
 }
 

@@ -4,6 +4,7 @@ use kernel::Kernel;
 use model::{Attachment, AttachmentKey, State};
 use planner::Plan;
 
+use crate::phases::Phase;
 use crate::transaction::{execute_all, failures};
 use crate::{Engine, EngineError};
 
@@ -15,14 +16,19 @@ impl<K: Kernel> Engine<K> {
             // The interface is gone, and settings of it may still be recorded.
             return self.delete_settings_record(key);
         };
+        self.phases.end(Phase::Record);
         // Before the removal is planned: another interface of the container takes the ports over
         // in place, without a moment at which they lead nowhere.
         self.hand_over_ports(Some(key));
+        self.phases.end(Phase::Apply);
         let observed = self.observe_outside(&attachment)?;
+        self.phases.end(Phase::Observe);
         let plan = planner::plan_detach(&attachment, &observed);
+        self.phases.end(Phase::Plan);
         self.finish_removal(&attachment, &plan)?;
         self.delete_settings_record(key)?;
         self.release_networks()?;
+        self.phases.end(Phase::Record);
         tracing::info!(%key, link = %attachment.host_link(), "detached pod interface");
         Ok(())
     }
@@ -52,6 +58,7 @@ impl<K: Kernel> Engine<K> {
         plan: &Plan,
     ) -> Result<(), EngineError> {
         let failures = failures(execute_all(&mut self.kernel, plan));
+        self.phases.end(Phase::Apply);
         if !failures.is_empty() {
             return Err(EngineError::Incomplete {
                 key: attachment.key.clone(),

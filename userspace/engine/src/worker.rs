@@ -1,7 +1,7 @@
 //! The engine's thread: executes queued requests one after the other and answers them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kernel::Kernel;
 use model::Attachment;
@@ -14,6 +14,7 @@ use crate::background::{Background, BackgroundTask};
 use crate::cancellation::RequestState;
 use crate::commands::{Command, Reply, Title};
 use crate::operations::{OperationGuard, Operations};
+use crate::phases::{Phase, PhaseListener};
 use crate::{AttachedPods, Engine, EngineError, Report, Status, Uninstalled};
 
 /// Request in the queue.
@@ -64,6 +65,7 @@ pub(crate) struct Worker<K> {
     /// Report that was sent last.
     pub(crate) reported: Option<Arc<Report>>,
     pub(crate) operations: Operations,
+    pub(crate) phases: PhaseListener,
 }
 
 impl<K: Kernel> Worker<K> {
@@ -83,7 +85,7 @@ impl<K: Kernel> Worker<K> {
                 answer_cancelled(message);
                 continue;
             }
-            operation.set_running();
+            let queued_at = operation.set_running();
             match message {
                 Message::Uninstall(attached, cleanup, reply) => {
                     match self.engine.uninstall(attached) {
@@ -94,9 +96,19 @@ impl<K: Kernel> Worker<K> {
                         }
                     }
                 }
-                Message::Command(command) => self.execute(command),
+                Message::Command(command) => match command.measured_as() {
+                    Some(name) => self.execute_measured(name, command, queued_at),
+                    None => self.execute(command),
+                },
             }
         }
+    }
+
+    /// Executes a command and reports its phases, after its answer.
+    fn execute_measured(&mut self, name: &'static str, command: Command, queued_at: Instant) {
+        self.engine.phases.start(queued_at);
+        self.execute(command);
+        self.phases.report(name, &self.engine.phases.finish());
     }
 
     /// Returns the next request. Runs background tasks after [`IDLE_TIME`] without one.
@@ -118,10 +130,15 @@ impl<K: Kernel> Worker<K> {
     fn run_background_tasks(&mut self) {
         while self.queue.is_empty() {
             let engine = &mut self.engine;
-            match self
+            let begun = Instant::now();
+            let done = self
                 .operations
-                .in_background(|| engine.run_background_task())
-            {
+                .in_background(|| engine.run_background_task());
+            if done == Some(BackgroundTask::Verified) {
+                self.phases
+                    .report_one("add", Phase::Verify, begun.elapsed());
+            }
+            match done {
                 Some(BackgroundTask::Reconciled) => self.publish(),
                 Some(
                     BackgroundTask::Verified
@@ -185,6 +202,7 @@ impl<K: Kernel> Worker<K> {
         let result = change(&mut self.engine);
         self.engine.sync_forwarding();
         self.publish();
+        self.engine.phases.end(Phase::Publish);
         answer(reply, result);
     }
 

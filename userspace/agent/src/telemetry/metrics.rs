@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use engine::Status;
+use engine::{Handle, Status};
 use kernel::Measured;
 use model::{AttachmentKey, Record};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::telemetry::events::EventCounters;
+use crate::telemetry::phase_metrics::PhaseMetrics;
 use crate::telemetry::{peer_metrics, process_metrics};
 
 /// Upper bounds of the latency buckets in seconds: an ADD takes some milliseconds, and runtimes
@@ -28,6 +29,7 @@ const SECONDS: [f64; 12] = [
 pub(crate) struct Metrics {
     requests: Family<Request, Counter>,
     seconds: Family<Verb, Histogram>,
+    phases: PhaseMetrics,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -84,11 +86,20 @@ impl Default for Metrics {
         Self {
             requests: Family::default(),
             seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            phases: PhaseMetrics::default(),
         }
     }
 }
 
 impl Metrics {
+    /// Returns metrics without requests, which count the phases of all commands from now on.
+    pub(crate) fn of_engine(handle: &Handle) -> Self {
+        let metrics = Self::default();
+        let phases = metrics.phases.clone();
+        handle.set_phase_listener(move |command, phase, took| phases.count(command, phase, took));
+        metrics
+    }
+
     /// Counts a request and its latency.
     pub(crate) fn count(&self, verb: &'static str, outcome: &'static str, took: Duration) {
         self.requests
@@ -117,6 +128,7 @@ impl Metrics {
         );
         let seconds = self.seconds.clone();
         registry.register("request_seconds", "Latency of requests in seconds", seconds);
+        self.phases.register(&mut registry);
         let uptime = signed(uptime.as_secs());
         gauge(
             &mut registry,

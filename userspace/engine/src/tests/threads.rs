@@ -7,7 +7,7 @@ use steps::{Question, Step};
 use tokio::runtime::Builder;
 
 use super::*;
-use crate::{Handle, spawn};
+use crate::{Handle, Phase, spawn};
 
 /// Kernel that reports certain steps and waits for a permit before it executes them.
 struct Gate {
@@ -331,4 +331,64 @@ fn operations_list_running_and_queued_requests_in_order() {
         running.permits.send(()).unwrap();
         add.await.unwrap();
     });
+}
+
+#[test]
+fn phases_of_add_and_del_are_reported_once_each_in_their_order() {
+    let running = run();
+    let intent = running.node.intent("c1");
+    let key = intent.key.clone();
+    let handle = running.handle;
+    let (report, reported) = channel();
+    handle.set_phase_listener(move |command, phase, _| {
+        // The test has ended.
+        let _ended = report.send((command, phase));
+    });
+    let next = |count| -> Vec<(&str, Phase)> { reported.iter().take(count).collect() };
+    let of = |command, phases: &[Phase]| -> Vec<(&str, Phase)> {
+        phases.iter().map(|phase| (command, *phase)).collect()
+    };
+    block_on(handle.add(intent, NOW)).unwrap();
+    let add = [
+        Phase::Queue,
+        Phase::Network,
+        Phase::Observe,
+        Phase::Plan,
+        Phase::Record,
+        Phase::Apply,
+        Phase::Publish,
+        // In the background.
+        Phase::Verify,
+    ];
+    assert_eq!(next(add.len()), of("add", &add));
+    block_on(handle.del(key)).unwrap();
+    let del = [
+        Phase::Queue,
+        Phase::Observe,
+        Phase::Plan,
+        Phase::Record,
+        Phase::Apply,
+        Phase::Publish,
+    ];
+    assert_eq!(next(del.len()), of("del", &del));
+}
+
+#[test]
+fn a_failed_add_has_the_phase_in_which_it_is_undone() {
+    let running = run();
+    let mut intent = running.node.intent("c1");
+    intent.requested.addresses = vec!["192.0.2.1".parse().unwrap()];
+    let handle = running.handle;
+    let (report, reported) = channel();
+    handle.set_phase_listener(move |_, phase, took| {
+        let _ended = report.send((phase, took));
+    });
+    block_on(handle.add(intent, NOW)).unwrap_err();
+    let phases: Vec<Phase> = reported
+        .iter()
+        .map(|(phase, _)| phase)
+        .take_while(|phase| *phase != Phase::Publish)
+        .collect();
+    let expected = [Phase::Queue, Phase::Network, Phase::Observe, Phase::Undo];
+    assert_eq!(phases, expected);
 }
