@@ -13,10 +13,12 @@
 #![warn(missing_docs)]
 
 mod address;
+mod logged_verdict;
 pub mod maps;
 mod reason;
 
 pub use address::{Address, Family, Mac, Port};
+pub use logged_verdict::LoggedVerdict;
 pub use maps::layouts::*;
 pub use reason::DropReason;
 

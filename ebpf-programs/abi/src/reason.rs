@@ -52,6 +52,14 @@ macro_rules! drop_reasons {
                 }
             }
 
+            /// Returns whether the datapath lacked what the packet needed: a port, a place in the
+            /// flow table, or memory to rewrite it. Other reasons are properties of the packet, its
+            /// sender or its receiver.
+            #[inline(always)]
+            pub const fn is_shortage(self) -> bool {
+                matches!(self, Self::NoPort | Self::FlowTableFull | Self::RewriteFailed)
+            }
+
             /// Returns the advice to the operator.
             pub const fn advice(self) -> &'static str {
                 match self {

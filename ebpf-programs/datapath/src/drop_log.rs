@@ -17,6 +17,7 @@ use verdict::{Lookups as _, Packet};
 use crate::atomic;
 use crate::drop_counters::drop_count;
 use crate::kernel::Kernel;
+use crate::log;
 use crate::maps::{self, DROP_RECORDS, DROP_SAMPLING, Scratch};
 
 /// Bytes of an Ethernet header.
@@ -29,6 +30,7 @@ const NANOSECONDS_PER_MILLISECOND: u64 = 1_000_000;
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn report_drop(skb: *mut __sk_buff, hook: u64, reason: u64) -> u64 {
+    log::packet_dropped(skb, hook, reason);
     let kernel = Kernel::new(skb);
     let interface = kernel.hook_interface();
     let Some(work) = maps::work(Scratch::Packet) else {

@@ -10,6 +10,7 @@
 //! - `stages`: one separately verified function per stage of `verdict`.
 //! - One file per traffic control program, `xdp_prefilter` in front of them, and `sweep`.
 //! - `drop_counters`: dropped packets by pod and reason; `drop_log` reports them to the agent.
+//! - `log`: the datapath log.
 //! - `fragment_store`: datagrams and held fragments.
 //! - `shape`: limits and buckets behind `verdict`'s traits; `flow_cache`: the per-CPU flow cache.
 //! - `socket`: the context of cgroup address programs; `hostport_from_node`, `bind` and `pace` are
@@ -51,6 +52,8 @@ mod from_pod;
 mod hostport_from_node;
 #[cfg(target_arch = "bpf")]
 mod kernel;
+#[cfg(target_arch = "bpf")]
+mod log;
 #[cfg(target_arch = "bpf")]
 mod lookup;
 #[cfg(target_arch = "bpf")]

@@ -12,13 +12,14 @@ use abi::{
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers;
 use aya_ebpf::maps::lpm_trie::Key;
-use verdict::{Insertion, Lookups, Node, Socket, Touch};
+use verdict::{Hook, Insertion, Lookups, Node, Socket, Touch};
 
 use crate::atomic::{add, fetch_add};
 use crate::drop_counters::count_pod_drop;
 use crate::drop_log;
 use crate::flow_cache;
 use crate::kernel::Kernel;
+use crate::log;
 use crate::lookup;
 use crate::maps::{self, Scratch};
 use crate::route;
@@ -224,6 +225,12 @@ impl Node for Kernel {
             // SAFETY: the element is this CPU's own.
             unsafe { (*counters).evicted_flows += 1 }
         }
+        log::flow_evicted(self.context(), pod);
+    }
+
+    #[inline(always)]
+    fn log_verdict(&self, hook: Hook, number: u64) {
+        log::verdict(self.context(), hook, number);
     }
 
     #[inline(always)]

@@ -18,6 +18,7 @@ use verdict::{
 };
 
 use crate::kernel::Kernel;
+use crate::log;
 use crate::maps::{self, Scratch};
 
 /// Access to this CPU's scratch memory.
@@ -134,6 +135,8 @@ extern "C" fn stage_forward_to_pod(skb: *mut __sk_buff) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn stage_advance_clock_hand(skb: *mut __sk_buff) -> u64 {
+    // Called for each flow that was inserted, and for no other packet.
+    log::flow_opened(skb);
     hooks::advance_clock_hand(&mut Stages::new(skb));
     0
 }

@@ -2,7 +2,7 @@
 
 use abi::{Address, ClockEntry, Direction, DropReason, Flow, HeldHeader, Pod, Settings, Tuple};
 
-use crate::work::Headers;
+use crate::work::{Headers, Hook};
 
 /// Declares a method for each lookup in the list of maps.
 macro_rules! lookups {
@@ -97,6 +97,11 @@ pub trait Node: Lookups {
 
     /// Counts an evicted flow of a pod.
     fn count_evicted(&mut self, pod: u32);
+
+    /// Writes the verdict of a packet without a cache entry, given as its code, into the datapath
+    /// log, if there is one.
+    #[inline(always)]
+    fn log_verdict(&self, _hook: Hook, _number: u64) {}
 
     /// Returns which socket of the node a packet with this tuple would reach if it came in; TCP and
     /// UDP only.

@@ -75,6 +75,7 @@ pub fn apply_cache_hit<E: Packet + Node + FlowCache>(
 #[inline(always)]
 pub fn cache_verdict<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Hook, number: u64) {
     flow_cache::record(env, work, hook, number);
+    env.log_verdict(hook, number);
 }
 
 /// Adds the outcome in the cache entry of this index to the pod-side entry of the same packet.
@@ -387,6 +388,7 @@ pub fn translate_error<P: Packet>(packet: &mut P, work: &mut Work, hook: Hook) -
 pub fn count_and_cache<E: Node + FlowCache>(env: &mut E, work: &mut Work, number: u64) {
     count(env, work, Direction::Egress, Verdict::from_code(number));
     flow_cache::record(env, work, Hook::FromPod, number);
+    env.log_verdict(Hook::FromPod, number);
 }
 
 /// Counts a packet by its verdict.

@@ -11,6 +11,7 @@ mod attachment;
 mod attachment_key;
 mod bandwidth;
 mod bridge_port;
+mod datapath_log;
 mod degraded_reason;
 mod egress;
 mod host_link;
@@ -38,6 +39,7 @@ pub use bridge_port::{
     BridgeOptions, Families, IngressPolicy, NetworkAccess, PortOptions, PortVlans,
     UnknownIngressPolicy, UnknownNetworkAccess, VlanId,
 };
+pub use datapath_log::{DatapathLogLevel, UnknownDatapathLogLevel};
 pub use degraded_reason::DegradedReason;
 pub use egress::{EgressAddresses, SecondEgressAddress};
 pub use host_link::HostLink;
