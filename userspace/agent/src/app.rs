@@ -19,6 +19,7 @@ use crate::process::lifecycle::Lifecycle;
 use crate::process::offload::OffloadCounts;
 use crate::process::start::Features;
 use crate::process::uninstall::InstalledFiles;
+use crate::telemetry::datapath_log::DatapathLogReader;
 use crate::telemetry::drop_events::DropEvents;
 use crate::telemetry::events::Events;
 use crate::telemetry::losses::Losses;
@@ -50,5 +51,6 @@ pub(crate) struct App {
     pub(crate) rate_sampler: RateSampler,
     pub(crate) losses: Losses,
     pub(crate) drop_events: DropEvents,
+    pub(crate) datapath_log: DatapathLogReader,
     pub(crate) lifecycle: Lifecycle,
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use model::{
-    Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkAccess, NetworkName, RangeSet,
+    Cidr, DatapathLogLevel, HairpinMode, IfName, LimitPolicy, Network, NetworkAccess, NetworkName,
+    RangeSet,
 };
 use planner::{
     BetweenNodes, BypassMode, DeclaredNetworks, ForwardingMode, PeerOptions, ShaperMode,
@@ -282,6 +283,12 @@ keys! {
     /// target=level, such as info,engine=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
+    /// Level of the datapath log, which the eBPF programs write into the agent's log, under target
+    /// `datapath`: off, error and warn (dropped packets), info (evicted flows), debug (new flows) or
+    /// trace (verdicts of packets without a flow cache entry). Another level loads other programs
+    /// [default: off]
+    #[arg(long, value_name = "LEVEL")]
+    datapath_log: Option<String>,
     /// Format of log lines: text, or json (an object for each event) [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
@@ -377,6 +384,9 @@ config! {
     /// Minimum interval between two drop events of one pod and drop reason.
     Live "drop-event-interval" => drop_event_interval: Duration =
         values::drop_event_interval(keys.drop_event_interval)?,
+    /// Level of the datapath log.
+    Live "datapath-log" => datapath_log: DatapathLogLevel =
+        mode("datapath-log", keys.datapath_log, DatapathLogLevel::Off)?,
     Live "log-level" => log_level: String = log_level(keys.log_level)?,
 }
 

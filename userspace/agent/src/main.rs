@@ -48,6 +48,7 @@ use crate::process::lifecycle::{Lifecycle, Reload};
 use crate::process::service_manager;
 use crate::process::start::{self, Features};
 use crate::process::uninstall::{self, InstalledFiles};
+use crate::telemetry::datapath_log::DatapathLogReader;
 use crate::telemetry::drop_events::DropEvents;
 use crate::telemetry::events::Events;
 use crate::telemetry::log;
@@ -108,6 +109,7 @@ fn run(options: Options) -> Result<()> {
     let app = App {
         drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
         metrics: Metrics::of_engine(&handle),
+        datapath_log: DatapathLogReader::new(handle.clone()),
         handle,
         request_memory: RequestMemory::default(),
         answers: AnswerMemory::default(),

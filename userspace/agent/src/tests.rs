@@ -158,7 +158,9 @@ fn serve(
         Ok(received)
     };
     let drop_events = DropEvents::new(handle.clone(), config.drop_event_interval, listen);
+    let datapath_log = crate::telemetry::datapath_log::DatapathLogReader::new(handle.clone());
     let app = Arc::new(App {
+        datapath_log,
         handle,
         config: LiveConfig::new(config.clone()),
         request_memory: RequestMemory::default(),

@@ -130,7 +130,7 @@ impl Document {
         self.change(PUT, path::BYPASS, what, content)
             .body::<BypassSetting>();
         let content = self.json::<LogLevelSetting>();
-        self.change(PUT, path::LOG_LEVEL, "Set the log level", content)
+        self.change(PUT, path::LOG_LEVEL, "Set the log levels", content)
             .body::<LogLevelSetting>();
         let what = "Destinations that see the pods' own addresses, as prefixes";
         self.query(path::NON_MASQUERADE_CIDRS, what, strings());

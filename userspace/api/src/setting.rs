@@ -45,12 +45,18 @@ pub struct BypassSetting {
     pub seconds: u64,
 }
 
-/// The log level of the agent until its next reload or start.
+/// The log levels of the agent and of the datapath, until the agent's next reload or start. At
+/// least one is set; an absent one is unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogLevelSetting {
-    /// A level, or a comma-separated list of `target=level`, as the key `log-level` has it.
+    /// Level of the agent, or a comma-separated list of `target=level`, as the key `log-level` has
+    /// it.
+    #[serde(default)]
     pub level: String,
+    /// Level of the datapath log: `off`, `error`, `warn`, `info`, `debug` or `trace`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datapath: Option<String>,
 }
 
 /// Result of a reload of the agent's configuration file.

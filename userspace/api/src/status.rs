@@ -46,6 +46,9 @@ pub struct Status {
     /// the next boot.
     #[serde(default)]
     pub flow_entries_wanted: u32,
+    /// Level of the datapath log: `off`, `error`, `warn`, `info`, `debug` or `trace`.
+    #[serde(default)]
+    pub datapath_log: String,
     /// Whether pod traffic bypasses the bridge and netfilter.
     #[serde(default)]
     pub bypass: BypassView,

@@ -56,6 +56,9 @@ pub(crate) fn status(status: &Status) -> String {
         line(&mut text, "Peers", counts);
     }
     losses::losses(&mut text, &status.losses);
+    if !matches!(status.datapath_log.as_str(), "" | "off") {
+        line(&mut text, "Datapath log", &status.datapath_log);
+    }
     bypass::bypass(&mut text, &status.bypass);
     forwarding(&mut text, &status.forwarding);
     line(&mut text, "Shaper", shaper::shaper(&status.shaper));

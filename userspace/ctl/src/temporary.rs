@@ -38,9 +38,14 @@ enum Mode {
 /// Options of `viaductctl log-level`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LogLevel {
-    /// Level (error, warn, info, debug, trace, off), or a comma-separated list of target=level; in
-    /// effect until the next reload or start of the agent
-    level: String,
+    /// Level of the agent (error, warn, info, debug, trace, off), or a comma-separated list of
+    /// target=level; in effect until the next reload or start of the agent
+    #[arg(required_unless_present = "datapath")]
+    level: Option<String>,
+    /// Level of the datapath log (off, error, warn, info, debug, trace), in effect as long. The
+    /// agent loads other programs for it, which takes as long as its first start
+    #[arg(long, value_name = "LEVEL")]
+    datapath: Option<String>,
 }
 
 /// Parses the duration of a mode.
@@ -71,20 +76,50 @@ impl Bypass {
 }
 
 impl LogLevel {
-    /// Sets the level, and returns a line with it.
+    /// Sets the levels, and returns a line with each.
     pub(crate) fn run(&self, client: &Client) -> Result<String> {
         let wanted = LogLevelSetting {
-            level: self.level.clone(),
+            level: self.level.clone().unwrap_or_default(),
+            datapath: self.datapath.clone(),
         };
         let reply = client.put(path::LOG_LEVEL, &wanted).map_err(advised)?;
-        let set: LogLevelSetting = decode(&reply)?;
-        Ok(format!("Log level: {}, until the next reload\n", set.level))
+        Ok(lines(&decode(&reply)?))
     }
+}
+
+fn lines(set: &LogLevelSetting) -> String {
+    let agent = Some(&set.level).filter(|level| !level.is_empty());
+    let lines = [
+        ("Log level", agent),
+        ("Datapath log", set.datapath.as_ref()),
+    ];
+    let set = lines
+        .into_iter()
+        .filter_map(|(what, level)| Some((what, level?)));
+    set.map(|(what, level)| format!("{what}: {level}, until the next reload\n"))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_log_level_that_was_set_has_a_line() {
+        let set = |level: &str, datapath: Option<&str>| {
+            lines(&LogLevelSetting {
+                level: level.to_owned(),
+                datapath: datapath.map(str::to_owned),
+            })
+        };
+        let (agent, datapath) = (
+            "Log level: debug, until the next reload\n",
+            "Datapath log: trace, until the next reload\n",
+        );
+        assert_eq!(set("debug", None), agent);
+        assert_eq!(set("", Some("trace")), datapath);
+        assert_eq!(set("debug", Some("trace")), format!("{agent}{datapath}"));
+    }
 
     #[test]
     fn the_time_of_a_bypass_mode_is_at_most_a_day() {

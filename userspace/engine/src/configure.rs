@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use kernel::Kernel;
-use model::{Cidr, HairpinMode, IfName, RangeSet};
+use model::{Cidr, DatapathLogLevel, HairpinMode, IfName, RangeSet};
 use planner::{BypassMode, ForwardingMode, PeerOptions, XdpPrefilterMode};
 
 use crate::setting::Overrides;
@@ -31,11 +31,13 @@ pub struct ConfigChange {
     pub peers: Option<PeerOptions>,
     /// Whether the XDP prefilter is attached to uplinks.
     pub xdp_prefilter: Option<XdpPrefilterMode>,
+    /// Level of the datapath log.
+    pub datapath_log: Option<DatapathLogLevel>,
 }
 
 impl ConfigChange {
     /// Returns the change that restores the current values.
-    fn reverse(&self, settings: &Settings) -> Self {
+    fn reverse(&self, settings: &Settings, log: DatapathLogLevel) -> Self {
         let network = &settings.default_network;
         Self {
             pod_cidrs: self.pod_cidrs.as_ref().map(|_| network.ranges.clone()),
@@ -47,6 +49,7 @@ impl ConfigChange {
             forwarding: self.forwarding.map(|_| settings.forwarding),
             peers: self.peers.as_ref().map(|_| settings.peers.clone()),
             xdp_prefilter: self.xdp_prefilter.map(|_| settings.xdp_prefilter),
+            datapath_log: self.datapath_log.map(|_| log),
         }
     }
 }
@@ -70,7 +73,8 @@ impl<K: Kernel> Engine<K> {
     /// Applies the changed values of the configuration, all or none. A changed value replaces an
     /// override that was made at run time. `now` is in seconds since 1970.
     pub fn configure(&mut self, mut change: ConfigChange, now: u64) -> Result<(), EngineError> {
-        let back = change.reverse(&self.choices.settings);
+        let log = self.kernel.datapath_log().level;
+        let back = change.reverse(&self.choices.settings, log);
         let overrides = self.choices.overrides.clone();
         self.choices.overrides.reconfigure(&change);
         // Pod CIDRs first: they are the most likely to be refused, and `set_pod_cidrs` undoes
@@ -128,6 +132,21 @@ impl<K: Kernel> Engine<K> {
         }
         if change.forwarding.is_some() || has_peer_options {
             self.reconcile(now).finished()?;
+        }
+        // Last: it takes longest, and nothing after it can fail.
+        if let Some(level) = change.datapath_log {
+            self.set_datapath_log(level, now)?;
+        }
+        Ok(())
+    }
+
+    /// Loads the programs with this level of the datapath log, and replaces those that are
+    /// attached. A link on which that fails keeps a program of the old level, until a later
+    /// reconciliation replaces it.
+    fn set_datapath_log(&mut self, level: DatapathLogLevel, now: u64) -> Result<(), EngineError> {
+        if self.kernel.datapath_log().level != level {
+            self.kernel.set_datapath_log(level)?;
+            self.reconcile(now);
         }
         Ok(())
     }

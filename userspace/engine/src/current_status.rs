@@ -42,6 +42,7 @@ impl<K: Kernel> Engine<K> {
                 mode: self.choices.settings.shaper,
                 ..self.node.shaper
             },
+            datapath_log: self.kernel.datapath_log(),
             peers: Arc::clone(&self.node.peers),
             last_reconcile: self.upkeep.last_reconcile.clone(),
         }

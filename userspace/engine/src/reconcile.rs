@@ -108,7 +108,8 @@ impl<K: Kernel> Engine<K> {
         self.check_ports()
     }
 
-    /// Replaces attached programs of an earlier agent. Runs last, when the tables have the entries
+    /// Replaces attached programs of an earlier agent, or of another level of the datapath log. Runs
+    /// last, when the tables have the entries
     /// that the new programs read.
     fn upgrade_programs(&mut self, observed: &Observed, items: &mut Vec<Item>) {
         let plan = planner::plan_program_upgrade(observed);
@@ -117,7 +118,7 @@ impl<K: Kernel> Engine<K> {
         }
         let links = plan.steps().len();
         let results = execute_all(&mut self.kernel, &plan);
-        let found = format!("replaced BPF programs of an earlier agent on {links} links");
+        let found = format!("replaced outdated BPF programs on {links} links");
         items.push(Item::repaired(NODE.to_owned(), found, results));
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use kernel::DatapathLog;
 use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, Range};
 use planner::{
     BypassMode, ContainerLinks, DroppingDefault, ForwardingMode, HoldingRule, ShaperMode,
@@ -30,6 +31,8 @@ pub struct Status {
     pub forwarding: ForwardingStatus,
     /// How bandwidth limits are enforced.
     pub shaper: ShaperStatus,
+    /// The datapath log.
+    pub datapath_log: DatapathLog,
     /// Other nodes and their state.
     pub peers: Arc<PeersStatus>,
     /// Report of the last reconciliation.

@@ -1,9 +1,11 @@
 //! eBPF: maps and their entries, programs, where they are attached, and the pins of all of them.
 
 pub(crate) mod batch;
+pub(crate) mod bpf_object;
 pub(crate) mod cgroup;
 pub(crate) mod cgroup_coverage;
 pub(crate) mod counters;
+pub(crate) mod datapath_log;
 pub(crate) mod datapath_reader;
 pub(crate) mod drop_reader;
 pub(crate) mod encoding;

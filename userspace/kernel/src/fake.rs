@@ -31,13 +31,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use nix::errno::Errno;
 
 use abi::Counters;
-use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
+use model::{Cidr, DatapathLogLevel, IfName, InterfaceAddress, Netns, NetnsPath};
 use steps::{
     CheckFacts, Entry, EntryKey, LinkKind, NetfilterState, NodeLink, NodeQuery, Observed, PodSide,
     Question, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, TrackedConnection,
 };
 
-use crate::{Kernel, Measured, Observe, ObserveError, StepError};
+use crate::{DatapathLog, Kernel, Measured, Observe, ObserveError, StepError};
 use observe::Answer;
 use world::World;
 
@@ -327,6 +327,15 @@ where
 }
 
 impl Kernel for Fake {
+    fn datapath_log(&self) -> DatapathLog {
+        self.state().world.datapath_log
+    }
+
+    fn set_datapath_log(&mut self, level: DatapathLogLevel) -> Result<(), ObserveError> {
+        self.state().world.load_programs(level);
+        Ok(())
+    }
+
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
         let mut state = self.state();
         state.execute(step).map_err(|errno| StepError {

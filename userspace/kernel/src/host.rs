@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use model::Mac;
-use steps::SocketHook;
+use model::{DatapathLogLevel, Mac};
+use steps::{Hook, SocketHook};
 
 use crate::Feature;
+use crate::bpf::bpf_object::BpfObject;
 use crate::bpf::cgroup::{NodeCgroup, Sockets};
+use crate::bpf::datapath_log::DatapathLog;
 use crate::bpf::features::Probed;
 use crate::bpf::pins::Pins;
-use crate::bpf::program_cache::ProgramCache;
-use crate::bpf::programs::{Capacities, Programs, constants, load};
+use crate::bpf::programs::{Capacities, Programs};
 use crate::bpf::tables::Tables;
 use crate::bpf::xdp_prefilter::XdpPrefilters;
 use crate::error::{Attempt as _, OpenError};
@@ -40,6 +41,8 @@ pub struct HostOptions {
     /// Flow cache entries of each CPU, a power of two, where no agent has pinned counters for
     /// others.
     pub cache_entries: u32,
+    /// Level of the datapath log.
+    pub datapath_log: DatapathLogLevel,
 }
 
 /// The real kernel, in the network and mount namespaces of the thread that opened it. It must be
@@ -47,7 +50,10 @@ pub struct HostOptions {
 /// sockets that reserve ports do not.
 pub struct Host {
     pub(crate) netlink: Netlink,
+    object: BpfObject,
     pub(crate) programs: Programs,
+    /// The datapath log of `programs`.
+    pub(crate) datapath_log: DatapathLog,
     pub(crate) prefilters: XdpPrefilters,
     pub(crate) sockets: Sockets,
     pub(crate) tables: Tables,
@@ -74,9 +80,9 @@ impl Host {
             cgroup,
             flow_entries,
             cache_entries,
+            datapath_log,
         } = options;
-        let object = std::fs::read(object)
-            .attempt(|| format!("read the BPF object {}", object.display()))?;
+        let bytes = BpfObject::read(object)?;
         let mut netlink = Netlink::open().attempt(|| "open a netlink socket".to_owned())?;
         let mut pins = Pins::open(bpffs)?;
         crash::point_at("make-pins");
@@ -92,12 +98,9 @@ impl Host {
             cache_of_cpu: pinned.map_or(*cache_entries, |counters| counters / cpus),
             cpus,
         };
-        let constants = constants(&probed, capacities);
-        let loaded = load(&object, &pins, &constants, capacities)?;
-        crash::point_at("pin-tables");
-        pins.verify()?;
-        let cache = ProgramCache::new(&pins, &object, &constants);
-        let mut programs = Programs::load(loaded, &pins, &cache)?;
+        let object = BpfObject::new(object, &bytes, capacities);
+        let (mut programs, datapath_log) =
+            load_or_without_log(&object, &bytes, (&pins, &probed), *datapath_log)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_ref())?;
         let names = Names::open().attempt(|| "open a socket for interface names".to_owned())?;
         let mut tables = Tables::take(programs.object(), names)?;
@@ -108,11 +111,13 @@ impl Host {
             PortReservationSockets::new().attempt(|| "raise the limit of open files".to_owned())?;
         // Under the lock of the pins: no other agent attaches programs meanwhile.
         remove_stale_pins(&mut netlink, &programs);
-        drop(object);
+        drop(bytes);
         heap::release_free_memory();
         Ok(Self {
             netlink,
+            object,
             programs,
+            datapath_log,
             prefilters: XdpPrefilters::new(&pins),
             sockets,
             tables,
@@ -128,6 +133,16 @@ impl Host {
         })
     }
 
+    /// Loads the programs with another level of the datapath log. They are not attached: programs
+    /// of the old level run on where they are, and count as outdated.
+    pub(crate) fn load_with_log(&mut self, level: DatapathLogLevel) -> Result<(), OpenError> {
+        let kernel = (&self.pins, &self.probed);
+        (self.object).load_again(&mut self.programs, kernel, level)?;
+        self.datapath_log = log_of(&mut self.programs, level)?;
+        heap::release_free_memory();
+        Ok(())
+    }
+
     /// Returns the cgroup programs that this kernel or its cgroup cannot have, and why.
     pub fn unavailable(&self) -> &BTreeMap<SocketHook, String> {
         self.sockets.unavailable()
@@ -137,6 +152,32 @@ impl Host {
     pub fn features(&self) -> Vec<Feature> {
         self.probed.list(self.unavailable())
     }
+}
+
+/// Loads the programs with this level of the datapath log; without one if the kernel rejects them,
+/// since an agent that does not start would be worse than one without a log.
+fn load_or_without_log(
+    object: &BpfObject,
+    bytes: &[u8],
+    kernel: (&Pins, &Probed),
+    level: DatapathLogLevel,
+) -> Result<(Programs, DatapathLog), OpenError> {
+    let (mut programs, level) = match object.load(bytes, kernel, level) {
+        Err(error @ OpenError::Load { .. }) if level != DatapathLogLevel::Off => {
+            tracing::warn!(%level, %error, "cannot load the programs with the datapath log: it is off");
+            let off = DatapathLogLevel::Off;
+            (object.load(bytes, kernel, off)?, off)
+        }
+        loaded => (loaded?, level),
+    };
+    let log = log_of(&mut programs, level)?;
+    Ok((programs, log))
+}
+
+fn log_of(programs: &mut Programs, level: DatapathLogLevel) -> Result<DatapathLog, OpenError> {
+    let program = programs.id(Hook::UplinkIn);
+    let program = program.attempt(|| "read the ids of our programs".to_owned())?;
+    Ok(DatapathLog { level, program })
 }
 
 /// Removes the pins of uplinks that are gone, including those of an agent that was killed before it

@@ -1,12 +1,16 @@
 //! The real kernel, as the engine uses it.
 
-use crate::error::Attempt as _;
-use abi::Counters;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
+
+use abi::Counters;
+use model::DatapathLogLevel;
 use steps::{Step, TrackedConnection};
 
 use crate::bpf::counters;
+use crate::bpf::datapath_log::DatapathLog;
+use crate::error::Attempt as _;
 use crate::host::Host;
 use crate::{Kernel, Measured, ObserveError, StepError, execute};
 
@@ -20,6 +24,15 @@ impl Kernel for Host {
     fn finish_migration(&mut self) -> Result<(), ObserveError> {
         let finished = self.pins.finish_migration(&mut self.tables);
         Ok(finished.attempt(|| "finish the migration of an older version's tables".to_owned())?)
+    }
+
+    fn datapath_log(&self) -> DatapathLog {
+        self.datapath_log
+    }
+
+    fn set_datapath_log(&mut self, level: DatapathLogLevel) -> Result<(), ObserveError> {
+        let set = self.load_with_log(level).map_err(io::Error::other);
+        Ok(set.attempt(|| format!("load the programs with the datapath log at {level}"))?)
     }
 
     fn measure(&mut self) -> Result<Measured, ObserveError> {

@@ -32,6 +32,7 @@ pub mod testing;
 mod translated_connections;
 
 pub use bpf::cgroup::{NodeCgroup, cgroup_root};
+pub use bpf::datapath_log::{DatapathLog, DatapathLogRecord, follow_datapath_log};
 pub use bpf::datapath_reader::DatapathReader;
 pub use bpf::drop_reader::{DropListener, DropReader, DropReport};
 pub use bpf::features::Feature;
@@ -57,6 +58,7 @@ pub use syscall::peer_groups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use model::DatapathLogLevel;
 use steps::{
     AddressQuery, AttachmentQuery, CheckQuery, ForwardingQuery, HostSideQuery, NetnsQuery,
     NodeQuery, PortQuery, PortUserQuery, Question, SettingsQuery, Step, SysctlQuery,
@@ -91,6 +93,17 @@ pub trait Kernel:
     /// written until they were replaced, and removes its pins. Called when all programs are
     /// replaced.
     fn finish_migration(&mut self) -> Result<(), ObserveError> {
+        Ok(())
+    }
+
+    /// Returns the datapath log of the current programs.
+    fn datapath_log(&self) -> DatapathLog {
+        DatapathLog::default()
+    }
+
+    /// Loads the programs with another level of the datapath log. Attached programs become
+    /// outdated, until [`Step::AttachHooks`] replaces them. A failure changes nothing.
+    fn set_datapath_log(&mut self, _level: DatapathLogLevel) -> Result<(), ObserveError> {
         Ok(())
     }
 

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use aya::programs::ProgramInfo;
-use kernel::{Host, HostOptions, OpenError};
+use kernel::{Host, HostOptions, Kernel as _, OpenError};
+use model::DatapathLogLevel;
 use steps::Step;
 use support::*;
 
@@ -116,5 +117,64 @@ fn a_pinned_map_of_another_layout_is_refused() {
             std::fs::rename(&aside, &pin).unwrap();
         }
         drop(node.host());
+    });
+}
+
+/// Returns the id of `from_pod` on the host's end of a veth.
+fn attached(attachment: &model::Attachment) -> String {
+    let link = model::ManagedLink::of(&attachment.key);
+    let shown = run(&format!("tc -j filter show dev {} ingress", link.name()));
+    let (_, id) = shown.split_once("\"id\":").unwrap();
+    id.split(',').next().unwrap().to_owned()
+}
+
+#[test]
+fn another_datapath_log_level_is_another_set_of_programs_that_replaces_the_attached_one() {
+    on_a_node(|node| {
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        let mut host = node.host();
+        let create = Step::CreateVeth(veth(&attachment));
+        execute(&mut host, &[create, attach(&attachment)]);
+        let (off, before) = (cached(node).0, attached(&attachment));
+
+        host.set_datapath_log(DatapathLogLevel::Trace).unwrap();
+        assert_eq!(host.datapath_log().level, DatapathLogLevel::Trace);
+        let (trace, ids) = cached(node);
+        assert_ne!(trace, off);
+        assert_eq!(host.datapath_log().program, ids["uplink_in"]);
+        // The old program runs on until it is replaced.
+        assert_eq!(attached(&attachment), before);
+        execute(&mut host, &[attach(&attachment), Step::Sweep]);
+        assert_eq!(attached(&attachment), ids["from_pod"].to_string());
+        drop(host);
+
+        // The set of the level is reused; without a log it is another one again.
+        let logging = HostOptions {
+            datapath_log: DatapathLogLevel::Trace,
+            ..node.options()
+        };
+        drop(Host::open(&logging).unwrap());
+        assert_eq!(cached(node), (trace, ids));
+        assert_eq!(reverified(node, &node.options()), off);
+    });
+}
+
+#[test]
+fn programs_of_a_changed_object_file_are_not_loaded_for_another_datapath_log_level() {
+    on_a_node(|node| {
+        let options = node.upgrade();
+        let mut host = Host::open(&options).unwrap();
+        let before = cached(node);
+        std::fs::write(&options.object, b"another version").unwrap();
+        let error = host.set_datapath_log(DatapathLogLevel::Debug).unwrap_err();
+        assert!(
+            chain(&error).contains("the file has changed"),
+            "{}",
+            chain(&error)
+        );
+        assert_eq!(host.datapath_log().level, DatapathLogLevel::Off);
+        assert_eq!(cached(node), before);
+        execute(&mut host, &[Step::Sweep]);
     });
 }

@@ -23,11 +23,15 @@ impl Reload {
         let current = app.config.get();
         let wanted = current.load_again(self.options.clone())?;
         let filter = log::parse_filter(&wanted.log_level)?;
-        let change = change(&current, &wanted);
+        let mut change = change(&current, &wanted);
+        // Compared with the level in effect, which a request may have set.
+        let log = app.handle.status().datapath_log.level;
+        change.datapath_log = (log != wanted.datapath_log).then_some(wanted.datapath_log);
         let applied = current.reloadable(&wanted);
         if change != ConfigChange::default() {
             app.handle.configure(change, clock::now()).await?;
         }
+        app.datapath_log.follow();
         app.drop_events.set_interval(wanted.drop_event_interval);
         self.log_level.set(filter);
         let needs_restart = current.needs_restart(&wanted);
@@ -92,6 +96,7 @@ fn change(before: &Config, wanted: &Config) -> ConfigChange {
         forwarding: differs(&before.forwarding, &wanted.forwarding),
         peers: differs(&before.peers, &wanted.peers),
         xdp_prefilter: differs(&before.xdp_prefilter, &wanted.xdp_prefilter),
+        datapath_log: None,
     }
 }
 

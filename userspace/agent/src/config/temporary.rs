@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::{BypassSetting, EventOutcome, LogLevelSetting};
 use cni::Error;
 use engine::ConfigChange;
+use model::DatapathLogLevel;
 use planner::BypassMode;
 
 use crate::app::App;
@@ -77,16 +78,40 @@ impl App {
         Ok(())
     }
 
-    /// Sets the log level until the next reload.
+    /// Sets the log levels until the next reload. The level of the datapath first, since it can
+    /// fail.
     pub(crate) async fn set_log_level(&self, wanted: &LogLevelSetting) -> Result<(), Failure> {
-        let filter = log::parse_filter(&wanted.level)
-            .map_err(|error| Error::invalid_config(format!("{error:#}")))?;
+        let LogLevelSetting { level, datapath } = wanted;
+        let datapath = match datapath {
+            Some(word) => Some(word.parse::<DatapathLogLevel>().map_err(|error| {
+                Error::invalid_config(format!("level of the datapath log: {error}"))
+            })?),
+            None => None,
+        };
+        // Without a level of the datapath, there must be one of the agent.
+        let filter = if level.is_empty() && datapath.is_some() {
+            None
+        } else {
+            let parsed = log::parse_filter(level);
+            Some(parsed.map_err(|error| Error::invalid_config(format!("{error:#}")))?)
+        };
         let reload = self.lifecycle.reload.lock().await;
         let Some(reload) = reload.as_ref() else {
             return Err(Error::try_again_later("the agent starts or stops").into());
         };
-        reload.log_level.set(filter);
-        tracing::info!(level = wanted.level, "log level set until the next reload");
+        if let Some(level) = datapath {
+            let change = ConfigChange {
+                datapath_log: Some(level),
+                ..ConfigChange::default()
+            };
+            self.handle.configure(change, clock::now()).await?;
+            self.datapath_log.follow();
+            tracing::info!(%level, "level of the datapath log set until the next reload");
+        }
+        if let Some(filter) = filter {
+            reload.log_level.set(filter);
+            tracing::info!(level, "log level set until the next reload");
+        }
         Ok(())
     }
 }

@@ -62,6 +62,7 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
     let app = Arc::new(app);
     // Before the socket exists: spooled DELs free addresses and ports that the first ADD may need.
     app.replay().await;
+    app.datapath_log.follow();
     background::start(Arc::clone(&app)).context("cannot monitor links, addresses and routes")?;
     if files.expects_pod_cidr || files.pod_cidr_file.is_some() {
         app.handle.want_default_network(clock::now()).await;

@@ -53,6 +53,7 @@ pub(crate) fn status(
         attachments: count(status.attachments),
         flow_entries: status.flow_entries.0,
         flow_entries_wanted: status.flow_entries.1,
+        datapath_log: status.datapath_log.level.to_string(),
         bypass: bypass(&status.bypass, offloaded),
         forwarding: forwarding(&status.forwarding),
         shaper: shaper(status.shaper),

@@ -92,6 +92,7 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         object: bpf_object::find(config.datapath_object.clone())?,
         flow_entries,
         cache_entries: planner::cache_entries(flow_entries, cpus),
+        datapath_log: config.datapath_log,
     })?;
     for (hook, reason) in host.unavailable() {
         let lost = if *hook == steps::SocketHook::Pace {

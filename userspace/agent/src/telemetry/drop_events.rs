@@ -5,7 +5,7 @@
 //! [`GRACE`] after the last one. Until then it remembers the latest events, so that a client finds
 //! what has just happened.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::path::Path;
@@ -18,9 +18,9 @@ use futures_util::{Stream, stream};
 use kernel::{DropReader, DropReport, ObserveError};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::time::{Instant, interval, sleep_until, timeout};
+use tokio::time::{Instant, interval, sleep_until};
 
-use self::render::Owner;
+use super::owners::{Owners, SlotKey};
 use crate::clock;
 use crate::http::failure::Failure;
 
@@ -34,10 +34,6 @@ const REMEMBERED: usize = 1024;
 const GRACE: Duration = Duration::from_mins(5);
 /// Interval between two renewals of the datapath's permission to report.
 const RENEWAL: Duration = Duration::from_secs(2);
-/// Minimum interval between two reads of the records for an unknown pod.
-const OWNERS_INTERVAL: Duration = Duration::from_millis(200);
-/// Time that the engine gets to return its records; after it, events have no names.
-const OWNERS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Number of batches of reports that wait for names.
 const QUEUED_BATCHES: usize = 4;
 
@@ -181,12 +177,12 @@ impl DropEvents {
     }
 
     async fn publish(&self, batch: &[DropReport], owners: &mut Owners) {
-        owners.refresh(&self.handle, batch).await;
+        let reported = batch.iter().map(slot_key);
+        owners.refresh(&self.handle, reported).await;
         let now = clock::now_ms();
         let mut state = self.state();
         for report in batch {
-            let (slot, generation) = (report.record.pod, report.record.generation);
-            let owner = owners.known.get(&(slot, generation));
+            let owner = owners.get(slot_key(report));
             state.last += 1;
             let event = (state.last, Arc::new(render::event(report, owner, now)));
             if state.events.len() == REMEMBERED {
@@ -201,6 +197,10 @@ impl DropEvents {
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
+}
+
+fn slot_key(report: &DropReport) -> SlotKey {
+    (report.record.pod, report.record.generation)
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -245,33 +245,6 @@ fn listen(
         }
     });
     Ok(reports)
-}
-
-/// Names of the pods, by slot and generation.
-#[derive(Debug, Default)]
-struct Owners {
-    known: BTreeMap<(u32, u32), Owner>,
-    read_at: Option<Instant>,
-}
-
-impl Owners {
-    /// Reads the records again if a report is of an unknown pod.
-    async fn refresh(&mut self, handle: &Handle, batch: &[DropReport]) {
-        let is_unknown = |report: &DropReport| {
-            let key = (report.record.pod, report.record.generation);
-            key.0 != 0 && !self.known.contains_key(&key)
-        };
-        let is_due = self
-            .read_at
-            .is_none_or(|at| at.elapsed() >= OWNERS_INTERVAL);
-        if !is_due || !batch.iter().any(is_unknown) {
-            return;
-        }
-        self.read_at = Some(Instant::now());
-        if let Ok(Ok(records)) = timeout(OWNERS_TIMEOUT, handle.attachments()).await {
-            self.known = records.iter().map(render::owner).collect();
-        }
-    }
 }
 
 /// Counts a client for as long as its response lasts.

@@ -27,6 +27,9 @@ pub(crate) use log_format::LogFormat;
 
 use log_format::JsonLines;
 
+/// Target of the datapath log.
+pub(crate) const DATAPATH: &str = "datapath";
+
 type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Handle to change the log filter at run time.
@@ -121,10 +124,16 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        // Lines of the agent itself have no target, which would be the module of the code.
+        let has_target = event.metadata().target() == DATAPATH;
         match self {
-            Self::Plain(format) => format.format_event(context, writer, event),
+            Self::Plain(format) => {
+                let format = format.clone().with_target(has_target);
+                format.format_event(context, writer, event)
+            }
             Self::Journal(format) => {
                 let mut text = String::new();
+                let format = format.clone().with_target(has_target);
                 format.format_event(context, Writer::new(&mut text), event)?;
                 let priority = Priority::from(event.metadata().level());
                 writer.write_str(&with_priority(priority, &text))

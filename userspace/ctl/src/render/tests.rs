@@ -190,6 +190,22 @@ fn status_of_a_healthy_agent_shows_networks_and_uplinks() {
 }
 
 #[test]
+fn status_shows_the_datapath_log_unless_it_is_off() {
+    let shown = |level: &str| {
+        status(&Status {
+            datapath_log: level.to_owned(),
+            ..healthy()
+        })
+    };
+    assert!(!shown("off").contains("Datapath log"));
+    assert!(
+        shown("debug").contains("Datapath log"),
+        "{}",
+        shown("debug")
+    );
+}
+
+#[test]
 fn status_shows_a_long_operation_and_the_requests_queued_behind_it() {
     let operation = |verb: &str, running, milliseconds| OperationView {
         verb: verb.to_owned(),

@@ -1,6 +1,7 @@
 //! Reload of the configuration.
 
 use kernel::fake::Errno;
+use model::DatapathLogLevel;
 use steps::Step;
 
 use super::*;
@@ -29,6 +30,7 @@ fn full_change() -> ConfigChange {
             tunnel: planner::TunnelOptions::default(),
         }),
         xdp_prefilter: Some(planner::XdpPrefilterMode::Native),
+        datapath_log: Some(DatapathLogLevel::Debug),
     }
 }
 
@@ -56,6 +58,32 @@ fn a_reloaded_configuration_is_applied_completely_and_survives_a_restart() {
     node.restart();
     let now = node.engine().status().networks[0].network.clone();
     assert_eq!(now.ranges, ranges("10.8.0.0/24"));
+}
+
+#[test]
+fn another_datapath_log_level_replaces_all_attached_programs_once() {
+    let mut node = Node::start();
+    let intent = node.intent("c1");
+    node.add(&intent).unwrap();
+    let change = |level| ConfigChange {
+        datapath_log: Some(level),
+        ..ConfigChange::default()
+    };
+    let debug = DatapathLogLevel::Debug;
+    let before = node.engine().status().datapath_log;
+    node.engine().configure(change(debug), NOW).unwrap();
+    let after = node.engine().status().datapath_log;
+    assert_eq!(after.level, debug);
+    assert_ne!(after.program, before.program);
+    let links = node.fake.snapshot().links;
+    let attached = links.values().filter(|link| !link.hooks.is_empty());
+    assert!(attached.clone().count() >= 2, "a pod and an uplink");
+    for link in attached {
+        assert!(link.outdated.is_empty(), "{link:?}");
+    }
+    // The same level loads nothing.
+    node.engine().configure(change(debug), NOW).unwrap();
+    assert_eq!(node.engine().status().datapath_log, after);
 }
 
 #[test]

@@ -103,9 +103,11 @@ impl<'a> ProgramCache<'a> {
 }
 
 fn digest(object: &[u8], constants: &LoaderConstants) -> String {
-    let constants = constants.map(|(_, value)| value.to_ne_bytes());
+    let LoaderConstants { numbers, log } = constants;
+    let numbers = numbers.map(|(_, value)| value.to_ne_bytes());
     let digest = Sha256::new()
-        .chain_update(constants.as_flattened())
+        .chain_update(numbers.as_flattened())
+        .chain_update([log.number()])
         .chain_update(object)
         .finalize();
     digest
@@ -138,10 +140,13 @@ mod tests {
         let same = digest(b"object", &none);
         assert_eq!(digest(b"object", &none), same);
         assert_ne!(digest(b"other", &none), same);
-        for changed in 0..none.len() {
-            let mut constants = none;
-            constants[changed].1 = 1;
+        for changed in 0..none.numbers.len() {
+            let mut constants = none.clone();
+            constants.numbers[changed].1 = 1;
             assert_ne!(digest(b"object", &constants), same, "{changed}");
         }
+        let log = model::DatapathLogLevel::Debug;
+        let logging = LoaderConstants { log, ..none };
+        assert_ne!(digest(b"object", &logging), same);
     }
 }

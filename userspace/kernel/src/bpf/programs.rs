@@ -12,19 +12,22 @@ use std::path::{Path, PathBuf};
 use abi::maps::programs;
 use aya::programs::links::FdLink;
 use aya::programs::tc::TcAttachOptions;
-use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, TestRun as _, TestRunOptions};
+use aya::programs::{
+    LinkOrder, Program, SchedClassifier, TcAttachType, TestRun as _, TestRunOptions,
+};
 use aya::{Ebpf, EbpfLoader};
-use model::IfName;
+use model::{DatapathLogLevel, IfName};
 use nix::errno::Errno;
 use steps::Hook;
 
+use crate::bpf::datapath_log;
 use crate::bpf::features::Probed;
 use crate::bpf::pinned_link;
 use crate::bpf::pins::Pins;
 use crate::bpf::program_cache::{CachedPrograms, ProgramCache};
 use crate::bpf::program_load::retry_interrupted;
 use crate::bpf::program_names::name;
-use crate::error::{OpenError, io_error};
+use crate::error::{Attempt as _, OpenError, io_error};
 use crate::syscall::ProgramLink;
 
 /// Classifier programs that the BPF object must contain.
@@ -54,17 +57,28 @@ const JIFFY: &str = "JIFFY";
 const REDIRECT_PEER_SCRUBS: &str = "REDIRECT_PEER_SCRUBS";
 
 /// Constants of the object, with the values that the loader writes into them.
-pub(crate) type LoaderConstants = [(&'static str, u64); 5];
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LoaderConstants {
+    pub(crate) numbers: [(&'static str, u64); 5],
+    /// Level of the datapath log.
+    pub(crate) log: DatapathLogLevel,
+}
 
-/// Returns the constants for a kernel with these features, and these capacities.
-pub(crate) fn constants(probed: &Probed, capacities: Capacities) -> LoaderConstants {
-    [
+/// Returns the constants for a kernel with these features, these capacities, and this level of the
+/// datapath log.
+pub(crate) fn constants(
+    probed: &Probed,
+    capacities: Capacities,
+    log: DatapathLogLevel,
+) -> LoaderConstants {
+    let numbers = [
         (CACHE_CAPACITY, capacities.cache_of_cpu.into()),
         (CHECKSUM_FLAG, probed.checksum_flag()),
         (JIFFY, probed.jiffy()),
         (UPLINK_HANDOFF, probed.has_tcx().into()),
         (REDIRECT_PEER_SCRUBS, probed.peers_scrub().into()),
-    ]
+    ];
+    LoaderConstants { numbers, log }
 }
 
 /// Capacities of tables that depend on the machine, in entries.
@@ -85,17 +99,23 @@ pub(crate) fn load(
     constants: &LoaderConstants,
     capacities: Capacities,
 ) -> Result<Ebpf, OpenError> {
+    let level = constants.log.number();
     let mut loader = EbpfLoader::new();
-    for (name, value) in constants {
+    for (name, value) in &constants.numbers {
         loader.override_global(name, value, true);
     }
+    loader.override_global(aya_log::LEVEL, &level, true);
     let cached = capacities.cache_of_cpu.saturating_mul(capacities.cpus);
     loader
         .map_max_entries(abi::maps::FLOWS.name, capacities.flows)
         .map_max_entries(abi::maps::TURNS.name, capacities.flows)
         .map_max_entries(abi::maps::PENDING.name, cached)
         .map_max_entries(FLOW_CACHE, cached)
-        .map_max_entries(CACHE_BUCKETS, cached / abi::maps::CACHE_WAYS);
+        .map_max_entries(CACHE_BUCKETS, cached / abi::maps::CACHE_WAYS)
+        .map_max_entries(
+            datapath_log::RING,
+            datapath_log::ring_capacity(constants.log),
+        );
     loader.btf(None).default_map_pin_directory(pins.maps());
     for map in abi::maps::ALL {
         loader.map_pin_path(map.name, pins.map(map.name));
@@ -143,6 +163,40 @@ impl Programs {
             cached,
             links: pins.links(),
         })
+    }
+
+    /// Replaces the programs with those of `object`, from the program cache or verified now. The
+    /// maps of `object` must be loaded and must still be in it. Programs of the old set run on
+    /// where they are attached, until those of the new set are attached in their place.
+    pub(crate) fn replace(
+        &mut self,
+        mut object: Ebpf,
+        cache: &ProgramCache<'_>,
+    ) -> Result<(), OpenError> {
+        self.cached = if let Some(cached) = cache.take(&PROGRAMS) {
+            cached
+        } else {
+            verify(&mut object)?;
+            (cache.replace(&mut object, &PROGRAMS))
+                .attempt(|| "pin the programs in the program cache".to_owned())?;
+            let missing = OpenError::Missing {
+                what: "program cache with program",
+                name: programs::FROM_POD,
+            };
+            cache.take(&PROGRAMS).ok_or(missing)?
+        };
+        // The first object still has the cgroup programs and the XDP prefilter. Its programs and maps
+        // of the old set would only keep their memory.
+        for name in PROGRAMS {
+            if let Some(Program::SchedClassifier(program)) = self.object.program_mut(name) {
+                // One that was not loaded, because the cache had it.
+                let _not_loaded = program.unload();
+            }
+        }
+        for map in [FLOW_CACHE, CACHE_BUCKETS, datapath_log::RING] {
+            drop(self.object.take_map(map));
+        }
+        Ok(())
     }
 
     /// Returns the object, for taking its maps out.

@@ -2,13 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use model::IfName;
+use model::{DatapathLogLevel, IfName};
 use nix::errno::Errno;
 use steps::{AttachedPrefilter, Hook, SocketHook, SocketHookState, XdpPrefilterStep};
 
 use super::world::World;
+use crate::DatapathLog;
 
 impl World {
+    /// Loads other programs: those that are attached are outdated.
+    pub(super) fn load_programs(&mut self, level: DatapathLogLevel) {
+        self.datapath_log = DatapathLog {
+            level,
+            program: self.datapath_log.program + 1,
+        };
+        for link in self.links.values_mut() {
+            link.outdated = link.hooks.clone();
+        }
+    }
+
     pub(super) fn attach(&mut self, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), Errno> {
         let link = self.link_mut(link)?;
         link.hooks.extend(hooks);

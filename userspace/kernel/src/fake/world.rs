@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Process;
+use crate::{DatapathLog, Process};
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use steps::{
@@ -39,6 +39,8 @@ pub(super) struct World {
     pub(super) ended: BTreeSet<u32>,
     /// Ports that other processes have bound.
     pub(super) foreign: BTreeMap<PortReservation, Process>,
+    /// The datapath log of the programs.
+    pub(super) datapath_log: DatapathLog,
     /// XDP prefilters of uplinks.
     pub(super) prefilters: BTreeMap<IfName, AttachedPrefilter>,
     /// Filter tables of other software.
@@ -67,6 +69,7 @@ impl World {
             awaited: BTreeMap::new(),
             ended: BTreeSet::new(),
             foreign: BTreeMap::new(),
+            datapath_log: DatapathLog::default(),
             prefilters: BTreeMap::new(),
             forwarding: ForwardTables::default(),
             netfilter: NetfilterState::Absent,

@@ -92,6 +92,7 @@ impl Node {
             cgroup: None,
             flow_entries: abi::maps::FLOWS_CAPACITY,
             cache_entries: abi::maps::CACHE_CAPACITY_OF_CPU,
+            datapath_log: model::DatapathLogLevel::Off,
         }
     }
 

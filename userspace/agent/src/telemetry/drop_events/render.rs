@@ -3,33 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use abi::{DropHook, DropReason, DropRecord, DroppedPacketFlags as Flags, Tuple, protocol};
-use api::{DropEvent, DropQuery, EndsView, PodView};
+use api::{DropEvent, DropQuery, EndsView};
 use kernel::DropReport;
-use model::Record;
 
 use crate::clock;
 use crate::http::names;
+use crate::telemetry::owners::Owner;
 
 const ETHERTYPE_ARP: u16 = 0x0806;
-
-/// The pod of an event.
-#[derive(Clone, Debug)]
-pub(super) struct Owner {
-    pod: Option<PodView>,
-    container_id: String,
-    ifname: String,
-}
-
-/// Returns slot and generation of an attachment, and what events say of it.
-pub(super) fn owner(record: &Record) -> ((u32, u32), Owner) {
-    let attachment = &record.attachment;
-    let owner = Owner {
-        pod: attachment.pod.as_ref().map(names::pod),
-        container_id: attachment.key.container_id.to_string(),
-        ifname: attachment.key.ifname.to_string(),
-    };
-    ((attachment.slot, attachment.generation), owner)
-}
 
 /// Returns the event of a report; `now` is in milliseconds since 1970.
 pub(super) fn event(report: &DropReport, owner: Option<&Owner>, now: u64) -> DropEvent {

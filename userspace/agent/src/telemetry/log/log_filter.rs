@@ -4,6 +4,8 @@ use anyhow::{Context as _, Result, bail};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
+use super::DATAPATH;
+
 /// The levels, as the messages list them.
 const LEVELS: &str = "error, warn, info, debug, trace or off";
 
@@ -11,9 +13,11 @@ const LEVELS: &str = "error, warn, info, debug, trace or off";
 const DEFAULT: LevelFilter = LevelFilter::INFO;
 
 /// Parses a comma-separated list of levels and `target=level`. At most one level is without a
-/// target; it is the level of all targets that are not in the list, by default `info`.
+/// target; it is the level of all targets that are not in the list, by default `info`. The datapath
+/// log has a level of its own (`--datapath-log`), so that all of it passes unless the list names its
+/// target.
 pub(crate) fn parse(text: &str) -> Result<Targets> {
-    let mut targets = Targets::new();
+    let mut targets = Targets::new().with_target(DATAPATH, LevelFilter::TRACE);
     let mut default = None;
     for item in text.split(',').map(str::trim) {
         if let Some((target, word)) = item.split_once('=') {
@@ -77,6 +81,13 @@ mod tests {
         }
         assert!(logs("trace", "viaductd", Level::TRACE));
         assert!(!logs("off", "viaductd", Level::ERROR));
+    }
+
+    #[test]
+    fn the_datapath_log_passes_unless_its_target_is_named() {
+        assert!(logs("error", "datapath", Level::TRACE));
+        assert!(!logs("trace,datapath=warn", "datapath", Level::INFO));
+        assert!(logs("trace,datapath=warn", "datapath", Level::WARN));
     }
 
     #[test]
