@@ -17,7 +17,7 @@ use crate::{build, command, privilege, project, vm};
 const TABLE: &str = "ebpf-programs/datapath/verifier.txt";
 
 /// Limit of a guest that loads the programs.
-const LIMIT: Duration = Duration::from_mins(5);
+const LIMIT: Duration = Duration::from_mins(10);
 
 /// Arguments of `verify`.
 #[derive(clap::Args)]

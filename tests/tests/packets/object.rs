@@ -10,6 +10,7 @@ use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use e2e::bpf_object;
+use model::DatapathLogLevel;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Program return value for a packet that passes: `TCX_NEXT`.
@@ -34,13 +35,20 @@ impl Object {
     /// Loads the object with a flow table of `entries` entries. The calling thread must be in a
     /// mount namespace with its own bpffs.
     pub(crate) fn load(entries: u32) -> Result<Self> {
+        Self::load_with_log(entries, DatapathLogLevel::Off)
+    }
+
+    /// As [`Object::load`], with a level of the datapath log.
+    pub(crate) fn load_with_log(entries: u32, log: DatapathLogLevel) -> Result<Self> {
         let path = bpf_object();
         let bytes = std::fs::read(&path).with_context(|| {
             format!("no BPF object at {}: run cargo xtask build", path.display())
         })?;
         let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
+        let level = log.number();
         let mut options = EbpfLoader::new();
         options
+            .override_global(aya_log::LEVEL, &level, true)
             .map_max_entries(
                 maps::PENDING.name,
                 u32::try_from(cpus)? * maps::CACHE_CAPACITY_OF_CPU,

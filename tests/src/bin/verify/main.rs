@@ -21,10 +21,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use abi::maps::programs;
 use anyhow::{Context as _, Result, bail};
 use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfLoader};
 use clap::Parser;
+use model::DatapathLogLevel;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
@@ -103,18 +105,13 @@ fn measure(object: &Path, timed: bool) -> Result<Table> {
     let bytes =
         std::fs::read(object).with_context(|| format!("cannot read {}", object.display()))?;
     let bpffs = private_bpffs()?;
-    let mut loaded: Ebpf = EbpfLoader::new()
-        .default_map_pin_directory(bpffs.path())
-        .load(&bytes)
-        .context("cannot load the object")?;
     let mut costs = BTreeMap::new();
-    for (name, program) in loaded.programs_mut() {
-        let cost = load(program).with_context(|| format!("cannot load {name}"))?;
-        costs.insert(name.to_owned(), cost);
-    }
+    let mut loaded = load_all(&bytes, (bpffs.path(), DatapathLogLevel::Off), &mut costs)?;
     if timed {
         time(&mut loaded, &mut costs)?;
     }
+    drop(loaded);
+    load_all(&bytes, (bpffs.path(), DatapathLogLevel::Trace), &mut costs)?;
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let kernel = release
         .trim()
@@ -123,6 +120,34 @@ fn measure(object: &Path, timed: bool) -> Result<Table> {
         .unwrap_or_default()
         .to_owned();
     Ok(Table { kernel, costs })
+}
+
+/// Loads the programs with a level of the datapath log, and adds their costs. With a log, only those
+/// that have one, under names such as `from_pod/trace`.
+fn load_all(
+    object: &[u8],
+    (pins, log): (&Path, DatapathLogLevel),
+    costs: &mut BTreeMap<String, Cost>,
+) -> Result<Ebpf> {
+    let level = log.number();
+    let mut loaded = EbpfLoader::new()
+        .default_map_pin_directory(pins)
+        .override_global(aya_log::LEVEL, &level, true)
+        .load(object)
+        .context("cannot load the object")?;
+    for (name, program) in loaded.programs_mut() {
+        let has_log = matches!(program, Program::SchedClassifier(_)) && name != programs::SWEEP;
+        let name = if log == DatapathLogLevel::Off {
+            name.to_owned()
+        } else if has_log {
+            format!("{name}/{log}")
+        } else {
+            continue;
+        };
+        let cost = load(program).with_context(|| format!("cannot load {name}"))?;
+        costs.insert(name, cost);
+    }
+    Ok(loaded)
 }
 
 fn time(loaded: &mut Ebpf, costs: &mut BTreeMap<String, Cost>) -> Result<()> {
