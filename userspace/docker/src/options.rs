@@ -247,7 +247,7 @@ fn links(map: &BTreeMap<String, String>, name: &str) -> Result<BTreeSet<IfName>,
     let text = map.get(name).map_or("", String::as_str);
     let names = text.split(':').filter(|name| !name.is_empty());
     names
-        .map(|link| link.parse())
+        .map(str::parse)
         .collect::<Result<_, _>>()
         .map_err(|_| Refused::option(name, text, "names of interfaces are expected, as eth0:eth1"))
 }

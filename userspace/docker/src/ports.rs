@@ -49,9 +49,10 @@ pub fn choose(bindings: &[PortBinding], choice: &Choice<'_>) -> Result<Vec<PortM
     for binding in bindings {
         let port = ContainerPort::read(binding)?;
         mappings.extend(port.direct(choice));
-        let Some(host_address) = port.host_address(choice) else {
+        if !port.is_translated(choice) {
             continue;
-        };
+        }
+        let host_address = port.host_address(choice);
         let mapping = choose_one(binding, (&port, host_address), choice, (&present, &chosen))?;
         let port = (mapping.protocol, mapping.host_port.get());
         chosen.entry(port).or_default().push(mapping.host_address);
@@ -102,30 +103,32 @@ impl ContainerPort {
         })
     }
 
-    /// Returns the address of the node, `None` in it for all; `None` if all selected addresses of
-    /// the endpoint are routed.
-    fn host_address(&self, choice: &Choice<'_>) -> Option<Option<IpAddr>> {
-        let is_routed = |ipv4: bool| {
-            let mut own = choice.addresses.iter();
-            own.any(|(own, is_routed)| own.is_ipv4() == ipv4 && *is_routed)
-        };
+    /// Returns whether the port is published at addresses of the node: not if all addresses of the
+    /// endpoint that the binding selects are routed.
+    fn is_translated(&self, choice: &Choice<'_>) -> bool {
+        let mut selected = choice
+            .addresses
+            .iter()
+            .filter(|(own, _)| self.selects(own.is_ipv4()));
+        !choice.addresses.iter().any(|(_, is_routed)| *is_routed)
+            || selected.any(|(_, is_routed)| !is_routed)
+    }
+
+    /// Returns the address of the node; `None` for all. Beside a routed family it is one of the
+    /// other family, the unspecified one for all.
+    fn host_address(&self, choice: &Choice<'_>) -> Option<IpAddr> {
         let default = self.named.or(choice.default_binding);
-        match (is_routed(true), is_routed(false)) {
-            (false, false) => Some(default),
-            (true, true) => None,
-            (true, false) if !choice.addresses.iter().any(|(own, _)| own.is_ipv6()) => None,
-            (false, true) if !choice.addresses.iter().any(|(own, _)| own.is_ipv4()) => None,
-            (v4_is_routed, _) => {
-                let translates_ipv4 = !v4_is_routed;
-                let any = if translates_ipv4 {
-                    IpAddr::from([0; 4])
-                } else {
-                    IpAddr::from([0; 16])
-                };
-                let of_family = default.filter(|address| address.is_ipv4() == translates_ipv4);
-                (self.selects(translates_ipv4)).then_some(Some(of_family.unwrap_or(any)))
-            }
-        }
+        let mut routed = choice.addresses.iter().filter(|(_, is_routed)| *is_routed);
+        let Some((routed, _)) = routed.next() else {
+            return default;
+        };
+        let any = if routed.is_ipv4() {
+            IpAddr::from([0; 16])
+        } else {
+            IpAddr::from([0; 4])
+        };
+        let of_family = default.filter(|address| address.is_ipv4() == any.is_ipv4());
+        Some(of_family.unwrap_or(any))
     }
 
     fn selects(&self, ipv4: bool) -> bool {
