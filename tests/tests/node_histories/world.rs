@@ -65,6 +65,7 @@ impl Shared {
             cgroup: None,
             flow_entries: abi::maps::FLOWS_CAPACITY,
             cache_entries: abi::maps::CACHE_CAPACITY_OF_CPU,
+            datapath_log: model::DatapathLogLevel::Off,
         };
         *self.0.borrow_mut() = Some(Host::open(&options)?);
         Ok(())

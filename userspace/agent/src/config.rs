@@ -284,9 +284,9 @@ keys! {
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
     /// Level of the datapath log, which the eBPF programs write into the agent's log, under target
-    /// `datapath`: off, error and warn (dropped packets), info (evicted flows), debug (new flows) or
-    /// trace (verdicts of packets without a flow cache entry). Another level loads other programs
-    /// [default: off]
+    /// `datapath`: off, error and warn (dropped packets), info (evicted flows), debug (new flows)
+    /// or trace (verdicts of packets without a flow cache entry). Another level loads other
+    /// programs [default: off]
     #[arg(long, value_name = "LEVEL")]
     datapath_log: Option<String>,
     /// Format of log lines: text, or json (an object for each event) [default: text]

@@ -130,10 +130,8 @@ fn run(options: Options) -> Result<()> {
         lifecycle: Lifecycle::new(Reload::new(options, log_level)),
         config: LiveConfig::new(config),
     };
-    let (gone, events) = (
-        Arc::clone(&app.lifecycle.uninstalled),
-        Arc::clone(&app.events),
-    );
+    let gone = Arc::clone(&app.lifecycle.uninstalled);
+    let events = Arc::clone(&app.events);
     let served = runtime.block_on(server::serve(listeners, files, app));
     // Dropping the runtime drops all handles to the engine, which then executes its queue and
     // returns. A thread that waits for a file system which does not answer ends with the process.

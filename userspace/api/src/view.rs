@@ -144,8 +144,8 @@ pub struct RouteView {
     pub gateway: Option<String>,
 }
 
-/// A published host port, or a range of them: consecutive ports of the node that lead to consecutive
-/// ports of the pod.
+/// A published host port, or a range of them: consecutive ports of the node that lead to
+/// consecutive ports of the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HostportView {
@@ -197,9 +197,9 @@ pub struct PortView {
     /// Port reservations of the first port, one for each address family; those of a range's other
     /// ports are held likewise.
     pub claims: Vec<PortReservationView>,
-    /// Number of live flows to the ports from outside and from pods. Connections of processes on the
-    /// node are not included: they are connected to the pod's address directly. `None` if the flow
-    /// table could not be read.
+    /// Number of live flows to the ports from outside and from pods. Connections of processes on
+    /// the node are not included: they are connected to the pod's address directly. `None` if the
+    /// flow table could not be read.
     #[serde(default)]
     pub flows: Option<u64>,
 }

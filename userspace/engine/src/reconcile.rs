@@ -108,9 +108,8 @@ impl<K: Kernel> Engine<K> {
         self.check_ports()
     }
 
-    /// Replaces attached programs of an earlier agent, or of another level of the datapath log. Runs
-    /// last, when the tables have the entries
-    /// that the new programs read.
+    /// Replaces attached programs of an earlier agent, or of another level of the datapath log.
+    /// Runs last, when the tables have the entries that the new programs read.
     fn upgrade_programs(&mut self, observed: &Observed, items: &mut Vec<Item>) {
         let plan = planner::plan_program_upgrade(observed);
         if plan.is_empty() {

@@ -175,8 +175,9 @@ fn load_or_without_log(
 }
 
 fn log_of(programs: &mut Programs, level: DatapathLogLevel) -> Result<DatapathLog, OpenError> {
-    let program = programs.id(Hook::UplinkIn);
-    let program = program.attempt(|| "read the ids of our programs".to_owned())?;
+    let program = programs
+        .id(Hook::UplinkIn)
+        .attempt(|| "read the ids of our programs".to_owned())?;
     Ok(DatapathLog { level, program })
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Removes what is provably ours: routes with our protocol number, programs on uplinks and the
 //! cgroup, tunnels with our alias, bridges with our alias and without ports of others, VLAN
-//! interfaces with our alias, and values of sysctls that are unchanged since this agent wrote them. The tables go
-//! with their pins. State that stays is reported.
+//! interfaces with our alias, and values of sysctls that are unchanged since this agent wrote them.
+//! The tables go with their pins. State that stays is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -140,7 +140,8 @@ pub struct Switching {
     /// on.
     pub vlans: BTreeMap<VlanId, VlanMember>,
     /// For the node's interface in a VLAN: index of the bridge (or other link), and the VLAN. Such
-    /// an interface is a VLAN device, or a veth pair whose other end is a bridge port with this PVID.
+    /// an interface is a VLAN device, or a veth pair whose other end is a bridge port with this
+    /// PVID.
     pub vlan_of: Option<(u32, VlanId)>,
 }
 

@@ -122,8 +122,8 @@ fn measure(object: &Path, timed: bool) -> Result<Table> {
     Ok(Table { kernel, costs })
 }
 
-/// Loads the programs with a level of the datapath log, and adds their costs. With a log, only those
-/// that have one, under names such as `from_pod/trace`.
+/// Loads the programs with a level of the datapath log, and adds their costs. With a log, only
+/// those that have one, under names such as `from_pod/trace`.
 fn load_all(
     object: &[u8],
     (pins, log): (&Path, DatapathLogLevel),

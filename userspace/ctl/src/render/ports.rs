@@ -101,7 +101,7 @@ mod tests {
         };
         let all = ports(std::slice::from_ref(&view), None, 0, TableStyle::PLAIN);
         assert!(all.contains("8000-8999->9000-9999/tcp"), "{all}");
-        assert!(all.contains(" 0.0.0.0:8000-8999 "), "{all}");
+        assert!(all.contains("  0.0.0.0:8000-8999\n"), "{all}");
         for (wanted, found) in [(7999, false), (8000, true), (8999, true), (9000, false)] {
             let text = ports(
                 std::slice::from_ref(&view),

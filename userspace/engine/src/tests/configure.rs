@@ -1,7 +1,7 @@
 //! Reload of the configuration.
 
+use ::model::DatapathLogLevel;
 use kernel::fake::Errno;
-use model::DatapathLogLevel;
 use steps::Step;
 
 use super::*;

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kernel::fake::{Errno, Fake};
-use kernel::{Kernel, Measured, Observe, ObserveError, StepError};
+use kernel::{DatapathLog, Kernel, Measured, Observe, ObserveError, StepError};
+use model::DatapathLogLevel;
 use steps::{Question, Step, TrackedConnection};
 
 /// Injected failure.
@@ -97,6 +98,14 @@ where
 }
 
 impl Kernel for FailingKernel {
+    fn datapath_log(&self) -> DatapathLog {
+        self.fake.datapath_log()
+    }
+
+    fn set_datapath_log(&mut self, level: DatapathLogLevel) -> Result<(), ObserveError> {
+        self.fake.set_datapath_log(level)
+    }
+
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
         let call = step.to_string();
         self.call().map_err(|source| StepError { call, source })?;

@@ -185,8 +185,8 @@ impl Programs {
             };
             cache.take(&PROGRAMS).ok_or(missing)?
         };
-        // The first object still has the cgroup programs and the XDP prefilter. Its programs and maps
-        // of the old set would only keep their memory.
+        // The first object still has the cgroup programs and the XDP prefilter. Its programs and
+        // maps of the old set would only keep their memory.
         for name in PROGRAMS {
             if let Some(Program::SchedClassifier(program)) = self.object.program_mut(name) {
                 // One that was not loaded, because the cache had it.

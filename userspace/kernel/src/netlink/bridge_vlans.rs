@@ -158,8 +158,9 @@ pub(crate) fn set_vlans(netlink: &mut Netlink, port: u32, vlans: &PortVlans) -> 
         return Ok(());
     }
     let wanted = wanted_vlans(vlans);
-    let present = all_ports(netlink)?.remove(&port);
-    let present = present.map(|port| port.vlans).unwrap_or_default();
+    let present = all_ports(netlink)?
+        .remove(&port)
+        .map_or_else(Members::new, |port| port.vlans);
     let is_stale = |id: &VlanId| !vlans.keeps_default && !wanted.contains_key(id);
     let stale = present.iter().filter(|(id, _)| is_stale(id));
     let missing = wanted

@@ -76,8 +76,8 @@ impl EndpointFlags {
     /// too.
     pub const INGRESS_ISOLATED: u32 = 1 << 8;
     /// The network has no direct access (`directAccess: false`, and all internal networks): from
-    /// other networks and from outside the node, packets reach the pod by its hostports only, unless
-    /// a flag below or the table of trusted links opens more.
+    /// other networks and from outside the node, packets reach the pod by its hostports only,
+    /// unless a flag below or the table of trusted links opens more.
     pub const PUBLISHED_ONLY: u32 = 1 << 9;
     /// The network is internal (`internal: true`): besides replies of its hostports, the pod's
     /// packets reach its own network and the addresses of its bridge only. Pods with this flag have

@@ -9,6 +9,7 @@ use futures_util::StreamExt as _;
 use kernel::fake::Fake;
 use store::Store;
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use super::*;
 

@@ -14,8 +14,8 @@ const DEFAULT: LevelFilter = LevelFilter::INFO;
 
 /// Parses a comma-separated list of levels and `target=level`. At most one level is without a
 /// target; it is the level of all targets that are not in the list, by default `info`. The datapath
-/// log has a level of its own (`--datapath-log`), so that all of it passes unless the list names its
-/// target.
+/// log has a level of its own (`--datapath-log`), so that all of it passes unless the list names
+/// its target.
 pub(crate) fn parse(text: &str) -> Result<Targets> {
     let mut targets = Targets::new().with_target(DATAPATH, LevelFilter::TRACE);
     let mut default = None;
