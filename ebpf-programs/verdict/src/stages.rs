@@ -74,8 +74,9 @@ pub fn apply_cache_hit<E: Packet + Node + FlowCache>(
 /// Writes the cache entry of a packet with this verdict, given as its code.
 #[inline(always)]
 pub fn cache_verdict<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Hook, number: u64) {
-    flow_cache::record(env, work, hook, number);
+    // First: what the call needs would otherwise be kept on the stack while the entry is written.
     env.log_verdict(hook, number);
+    flow_cache::record(env, work, hook, number);
 }
 
 /// Adds the outcome in the cache entry of this index to the pod-side entry of the same packet.
@@ -386,9 +387,9 @@ pub fn translate_error<P: Packet>(packet: &mut P, work: &mut Work, hook: Hook) -
 /// Counts a pod's packet by its verdict, given as its code, and writes its cache entry.
 #[inline(always)]
 pub fn count_and_cache<E: Node + FlowCache>(env: &mut E, work: &mut Work, number: u64) {
+    env.log_verdict(Hook::FromPod, number);
     count(env, work, Direction::Egress, Verdict::from_code(number));
     flow_cache::record(env, work, Hook::FromPod, number);
-    env.log_verdict(Hook::FromPod, number);
 }
 
 /// Counts a packet by its verdict.
