@@ -144,24 +144,17 @@ pub struct RouteView {
     pub gateway: Option<String>,
 }
 
-/// A published host port, or a range of them: consecutive ports of the node that lead to
-/// consecutive ports of the pod.
+/// A published host port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HostportView {
     /// Address of the node; `None` for all addresses.
     #[serde(default)]
     pub host_address: Option<String>,
-    /// Port on the node; the first one of a range.
+    /// Port on the node.
     pub host_port: u16,
-    /// Last port of a range on the node; absent for a single port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_port_end: Option<u16>,
-    /// Port in the pod; the first one of a range.
+    /// Port in the pod.
     pub container_port: u16,
-    /// Last port of a range in the pod; absent for a single port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container_port_end: Option<u16>,
     /// `tcp`, `udp` or `sctp`.
     pub protocol: String,
     /// Attachment that receives the traffic, as `network/container/ifname`; empty in an
@@ -170,9 +163,7 @@ pub struct HostportView {
     pub attachment: String,
 }
 
-/// A published host port, or a range of them, with its pod, its reservations and its flows. The
-/// ports of a range have the same reservations: a port that is reserved by other means is a row of
-/// its own.
+/// A published host port with its pod, its reservations and its flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PortView {
@@ -194,12 +185,11 @@ pub struct PortView {
     /// The same time in the format of RFC 3339.
     #[serde(default)]
     pub since_time: String,
-    /// Port reservations of the first port, one for each address family; those of a range's other
-    /// ports are held likewise.
+    /// Port reservations, one for each address family.
     pub claims: Vec<PortReservationView>,
-    /// Number of live flows to the ports from outside and from pods. Connections of processes on
-    /// the node are not included: they are connected to the pod's address directly. `None` if the
-    /// flow table could not be read.
+    /// Number of live flows to the port from outside and from pods. Connections of processes on the
+    /// node are not included: they are connected to the pod's address directly. `None` if the flow
+    /// table could not be read.
     #[serde(default)]
     pub flows: Option<u64>,
 }

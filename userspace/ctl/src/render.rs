@@ -313,7 +313,7 @@ fn attachment(view: &AttachmentView, style: TableStyle) -> Row {
         text(&view.network),
         text(join(addresses)),
         text(&view.host_link),
-        text(join(view.hostports.iter().map(port))),
+        text(join(port_ranges(&view.hostports))),
         packets(|counters| counters.rx_packets),
         packets(|counters| counters.tx_packets),
         packets(|counters| counters.rx_dropped + counters.tx_dropped),
@@ -335,26 +335,41 @@ fn owner(view: &AttachmentView) -> String {
     pod_name(view.pod.as_ref(), Some(&view.container_id))
 }
 
-fn port(port: &HostportView) -> String {
-    let host = match &port.host_address {
+/// Renders published ports: one text for a range of ports that follow each other.
+fn port_ranges(ports: &[HostportView]) -> impl Iterator<Item = String> {
+    ports
+        .chunk_by(are_consecutive)
+        .filter_map(|range| Some(port_range(range.first()?, range.last()?)))
+}
+
+/// Returns whether two published ports differ in their numbers only, and follow each other on the
+/// node and in the pod.
+fn are_consecutive(one: &HostportView, next: &HostportView) -> bool {
+    let expected = HostportView {
+        host_port: one.host_port.saturating_add(1),
+        container_port: one.container_port.saturating_add(1),
+        ..one.clone()
+    };
+    expected == *next
+}
+
+/// Renders the published ports from `first` to `last`, which follow each other.
+fn port_range(first: &HostportView, last: &HostportView) -> String {
+    let host = match &first.host_address {
         Some(address) if address.contains(':') => format!("[{address}]:"),
         Some(address) => format!("{address}:"),
         None => String::new(),
     };
+    let numbers = |first: u16, last: u16| match first {
+        only if only == last => only.to_string(),
+        first => format!("{first}-{last}"),
+    };
     format!(
         "{host}{}->{}/{}",
-        port_range(port.host_port, port.host_port_end),
-        port_range(port.container_port, port.container_port_end),
-        port.protocol
+        numbers(first.host_port, last.host_port),
+        numbers(first.container_port, last.container_port),
+        first.protocol
     )
-}
-
-/// Renders one port, or the first and last ones of a range.
-fn port_range(first: u16, last: Option<u16>) -> String {
-    match last {
-        Some(last) => format!("{first}-{last}"),
-        None => first.to_string(),
-    }
 }
 
 fn line(text: &mut String, label: &str, value: impl Display) {

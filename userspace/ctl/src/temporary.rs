@@ -93,11 +93,12 @@ fn lines(set: &LogLevelSetting) -> String {
         ("Log level", agent),
         ("Datapath log", set.datapath.as_ref()),
     ];
-    let set = lines
+    lines
         .into_iter()
-        .filter_map(|(what, level)| Some((what, level?)));
-    set.map(|(what, level)| format!("{what}: {level}, until the next reload\n"))
-        .collect()
+        .filter_map(|(what, level)| Some((what, level?)))
+        .fold(String::new(), |text, (what, level)| {
+            text + what + ": " + level + ", until the next reload\n"
+        })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use api::{PortReservationView, PortView};
 use engine::Ports;
-use model::{Attachment, PortMapping, PortRange, Protocol, Record};
+use model::{PortMapping, Protocol, Record};
 use planner::{mapping_reservations, standby_reservations};
 use steps::{FlowKind, LiveFlow, PortReservation, PortReservations, ReservedBy};
 
@@ -16,55 +16,30 @@ use crate::http::{names, view};
 type FlowCounts = BTreeMap<(u32, u32, PortReservation), u64>;
 
 /// Returns all published ports in the order of port and protocol, with flow counts if the flow
-/// table could be read. Ports of an attachment that follow each other and are reserved by the same
-/// means are one row.
+/// table could be read.
 pub(crate) fn ports(ports: &Ports, flows: Option<&[LiveFlow]>) -> Vec<PortView> {
     let flow_counts = flows.map(|flows| flow_counts(&ports.records, flows));
-    let mut all: Vec<(&Record, PortRange)> = Vec::new();
+    let mut all: Vec<(&Record, &PortMapping)> = Vec::new();
     for record in &ports.records {
-        let ranges = ranges(&record.attachment, &ports.held);
-        all.extend(ranges.into_iter().map(|range| (record, range)));
+        let mappings = record.attachment.port_mappings.iter();
+        all.extend(mappings.map(|mapping| (record, mapping)));
     }
-    all.sort_by_key(|(record, range)| {
+    all.sort_by_key(|(record, mapping)| {
         let PortMapping {
             host_port,
             protocol,
             host_address,
             ..
-        } = range.first();
-        (host_port, protocol, host_address, &record.attachment.key)
+        } = mapping;
+        (*host_port, *protocol, *host_address, &record.attachment.key)
     });
     all.into_iter()
-        .map(|(record, range)| PortView {
-            flows: flow_counts.as_ref().map(|flow_counts| {
-                let mappings = range.mappings();
-                mappings
-                    .map(|mapping| count(record, &mapping, flow_counts))
-                    .sum()
-            }),
-            ..row(record, &range, &ports.held)
+        .map(|(record, mapping)| PortView {
+            flows: flow_counts
+                .as_ref()
+                .map(|flow_counts| count(record, mapping, flow_counts)),
+            ..port(record, mapping, &ports.held)
         })
-        .collect()
-}
-
-/// Returns the ports of an attachment as ranges whose ports are all reserved by the same means.
-fn ranges(attachment: &Attachment, held: &PortReservations) -> Vec<PortRange> {
-    let mut mappings = attachment.port_mappings.clone();
-    // Ports of one protocol and address side by side.
-    mappings.sort_by_key(|mapping| (mapping.protocol, mapping.host_address, *mapping));
-    let means = |mapping: &PortMapping| {
-        let reservations = reservations(attachment, mapping, held).into_iter();
-        reservations
-            .map(|(reservation, held_by)| (reservation.address, held_by))
-            .collect::<Vec<_>>()
-    };
-    let kinds: Vec<_> = mappings
-        .iter()
-        .map(|mapping| (mapping, means(mapping)))
-        .collect();
-    let chunks = kinds.chunk_by(|(_, one), (_, next)| one == next);
-    chunks
-        .flat_map(|chunk| PortRange::of(chunk.iter().map(|(mapping, _)| *mapping)))
         .collect()
 }
 
@@ -127,12 +102,9 @@ fn count(record: &Record, mapping: &PortMapping, flow_counts: &FlowCounts) -> u6
         .sum()
 }
 
-/// Returns the reservations of a published port with what holds them, one for each family.
-fn reservations(
-    attachment: &Attachment,
-    mapping: &PortMapping,
-    held: &PortReservations,
-) -> Vec<(PortReservation, &'static str)> {
+fn port(record: &Record, mapping: &PortMapping, held: &PortReservations) -> PortView {
+    let attachment = &record.attachment;
+    let key = &attachment.key;
     let held_by = |claim: &PortReservation| match held.get(claim) {
         Some(held) if held.generation == attachment.generation => match held.by {
             ReservedBy::Socket => "socket",
@@ -142,20 +114,13 @@ fn reservations(
         Some(_) | None => "nothing",
     };
     let standby = standby_reservations(attachment, mapping).into_iter();
-    mapping_reservations(attachment, mapping)
+    let claims = mapping_reservations(attachment, mapping)
         .into_iter()
         .map(|claim| (claim, held_by(&claim)))
-        .chain(standby.map(|claim| (claim, "standby")))
-        .collect()
-}
-
-fn row(record: &Record, range: &PortRange, held: &PortReservations) -> PortView {
-    let attachment = &record.attachment;
-    let key = &attachment.key;
-    let claims = reservations(attachment, &range.first(), held);
+        .chain(standby.map(|claim| (claim, "standby")));
     PortView {
         flows: None,
-        port: view::hostport(range, &key.to_string()),
+        port: view::hostport(mapping, &key.to_string()),
         network: key.network.to_string(),
         container_id: key.container_id.to_string(),
         pod: attachment.pod.as_ref().map(names::pod),
@@ -163,7 +128,6 @@ fn row(record: &Record, range: &PortRange, held: &PortReservations) -> PortView 
         since: record.created_at,
         since_time: clock::rfc3339(record.created_at),
         claims: claims
-            .into_iter()
             .map(|(claim, held_by)| PortReservationView {
                 socket: claim.socket().to_string(),
                 held_by: held_by.to_owned(),

@@ -1,7 +1,6 @@
 //! Conversions from the agent's types to those of the API. Pure functions without decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU16;
 
 use abi::DropReason;
 use api::{
@@ -14,7 +13,7 @@ use engine::{
     Report, ShaperStatus, Status, UplinkStatus,
 };
 use kernel::{Feature, Measured, PodCounters};
-use model::{Assigned, Attachment, InterfaceAddress, PortRange, Record, State};
+use model::{Assigned, Attachment, InterfaceAddress, PortMapping, Record, State};
 use planner::{DefaultState, HoldingRule};
 use steps::PodSide;
 
@@ -308,21 +307,20 @@ pub(crate) fn leases(record: &Record) -> impl Iterator<Item = Lease> + '_ {
 }
 
 fn hostports(attachment: &Attachment) -> Vec<HostportView> {
-    let ranges = PortRange::of(&attachment.port_mappings);
-    ranges.iter().map(|range| hostport(range, "")).collect()
+    attachment
+        .port_mappings
+        .iter()
+        .map(|mapping| hostport(mapping, ""))
+        .collect()
 }
 
-/// Returns a published port, or a range of ports, of the attachment `owner`.
-pub(crate) fn hostport(range: &PortRange, owner: &str) -> HostportView {
-    let first = range.first();
-    let end = |last: NonZeroU16| (range.count().get() > 1).then_some(last.get());
+/// Returns a published port of the attachment `owner`.
+pub(crate) fn hostport(mapping: &PortMapping, owner: &str) -> HostportView {
     HostportView {
-        host_address: first.host_address.map(|address| address.to_string()),
-        host_port: first.host_port.get(),
-        host_port_end: end(range.last_host_port()),
-        container_port: first.container_port.get(),
-        container_port_end: end(range.last_container_port()),
-        protocol: first.protocol.to_string(),
+        host_address: mapping.host_address.map(|address| address.to_string()),
+        host_port: mapping.host_port.get(),
+        container_port: mapping.container_port.get(),
+        protocol: mapping.protocol.to_string(),
         attachment: owner.to_owned(),
     }
 }
