@@ -64,8 +64,10 @@ impl DatapathLogReader {
         *reading = None;
         match self.read(program) {
             Ok(stop) => {
-                let _stop = stop;
-                *reading = Some(Reading { program, _stop });
+                *reading = Some(Reading {
+                    program,
+                    _stop: stop,
+                });
             }
             Err(error) => {
                 let error = engine::EngineError::from(error);

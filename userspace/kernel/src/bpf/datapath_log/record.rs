@@ -118,8 +118,13 @@ mod tests {
     }
 
     fn hex(tuple: &Tuple) -> String {
-        let bytes = tuple.as_bytes().iter();
-        bytes.map(|byte| format!("{byte:02x}")).collect()
+        let digits = tuple
+            .as_bytes()
+            .iter()
+            .flat_map(|byte| [byte >> 4, byte & 15]);
+        digits
+            .filter_map(|digit| char::from_digit(digit.into(), 16))
+            .collect()
     }
 
     fn name(index: u32) -> Option<IfName> {
