@@ -185,8 +185,14 @@ impl Attachment {
 
     /// Returns whether a port is published at the pod's own address, and not at one of the node.
     pub fn is_direct(&self, mapping: &PortMapping) -> bool {
+        let at = mapping.host_address;
+        at.is_some_and(|address| self.has_address(address))
+    }
+
+    /// Returns whether an address is one of the pod's.
+    pub fn has_address(&self, address: IpAddr) -> bool {
         let mut own = self.addresses.iter();
-        own.any(|own| mapping.host_address == Some(own.address.address))
+        own.any(|own| own.address.address == address)
     }
 
     /// Returns the first address of a family.

@@ -96,7 +96,7 @@ impl fmt::Display for PortMapping {
 }
 
 /// Consecutive host ports that are published to consecutive ports of the pod; a single port is a
-/// range of one. The form of published ports in records, in the API and in rules.
+/// range of one. The form of published ports in records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortRange {
     first: PortMapping,

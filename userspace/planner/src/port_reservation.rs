@@ -5,7 +5,6 @@
 //! This module plans reservations; the kernel crate opens the sockets.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use model::{Attachment, PortMapping, is_link_local};
 use steps::{PortReservation, PortReservations, Step};
@@ -16,13 +15,12 @@ use crate::tables::{hostport_keys, mapping_keys};
 /// needs a link, which a mapping cannot name. Ports that are published at the pod's own address are
 /// none of the node.
 pub fn attachment_reservations(attachment: &Attachment) -> BTreeSet<PortReservation> {
-    let is_own = |address: IpAddr| {
-        let mut own = attachment.addresses.iter();
-        own.any(|own| own.address.address == address)
-    };
     hostport_keys(attachment)
         .filter_map(|key| PortReservation::of(&key))
-        .filter(|reservation| !is_link_local(reservation.address) && !is_own(reservation.address))
+        .filter(|reservation| {
+            let address = reservation.address;
+            !is_link_local(address) && !attachment.has_address(address)
+        })
         .collect()
 }
 

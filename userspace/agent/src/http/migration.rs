@@ -1,10 +1,9 @@
 //! Requests of a migration from other plugins, and back.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use abi::{Address, Port};
 use api::{KeepConnections, KeptConnections, TranslatedConnection};
 use axum::Json;
 use axum::body::Body;
@@ -15,6 +14,7 @@ use steps::TrackedConnection;
 use crate::app::App;
 use crate::http::failure::Failure;
 use crate::http::limits::single_interface;
+use crate::http::names;
 
 /// `POST /v1/kept-connections`.
 pub(crate) async fn keep_connections(
@@ -49,13 +49,10 @@ pub(crate) async fn drain_ports(
 }
 
 fn connection(of: &TrackedConnection) -> TranslatedConnection {
-    let end = |address: &Address, port: Port| {
-        let ip = IpAddr::from(address.bytes()).to_canonical();
-        SocketAddr::new(ip, port.number()).to_string()
-    };
+    let original = names::ends(&of.original, true);
     TranslatedConnection {
-        client: end(&of.original.source, of.original.source_port),
-        server: end(&of.original.destination, of.original.destination_port),
-        pod: end(&of.reply.source, of.reply.source_port),
+        client: original.source,
+        server: original.destination,
+        pod: names::ends(&of.reply, true).source,
     }
 }

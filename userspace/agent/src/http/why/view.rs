@@ -1,9 +1,8 @@
 //! Explanations in the API's types.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 
-use abi::{DropReason, Tuple, protocol};
+use abi::{DropReason, Tuple};
 use api::{EndsView, WhyLeg, WhyStep};
 use explain::{Leg, Outcome, Place, Snapshot};
 use model::Record;
@@ -82,7 +81,7 @@ impl Words<'_> {
             },
             Outcome::Node => "the node receives it".to_owned(),
             Outcome::Leaves { link, hop } => {
-                format!("it leaves by {} to {}", self.link(*link), ip(hop))
+                format!("it leaves by {} to {}", self.link(*link), names::ip(hop))
             }
             Outcome::Dropped { place, reason } => {
                 let interface = leg.hooks.last().map_or(0, |run| run.interface);
@@ -110,24 +109,6 @@ const fn program(place: Place) -> &'static str {
     }
 }
 
-fn ip(address: &abi::Address) -> IpAddr {
-    IpAddr::from(address.bytes()).to_canonical()
-}
-
 fn ends(tuple: &Tuple) -> EndsView {
-    let has_ports = matches!(
-        tuple.protocol,
-        protocol::TCP | protocol::UDP | protocol::SCTP
-    );
-    let text = |address: &abi::Address, port: abi::Port| {
-        if has_ports {
-            SocketAddr::new(ip(address), port.number()).to_string()
-        } else {
-            ip(address).to_string()
-        }
-    };
-    EndsView {
-        source: text(&tuple.source, tuple.source_port),
-        destination: text(&tuple.destination, tuple.destination_port),
-    }
+    names::ends(tuple, names::has_ports(tuple.protocol))
 }

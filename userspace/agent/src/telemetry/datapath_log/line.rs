@@ -1,8 +1,6 @@
 //! From a record of the datapath log to a line of the agent's log.
 
-use std::net::{IpAddr, SocketAddr};
-
-use abi::{Address, DropHook, DropReason, LoggedVerdict, Port, Tuple, protocol};
+use abi::{DropHook, DropReason, LoggedVerdict, Tuple};
 use kernel::DatapathLogRecord;
 use tracing::Level;
 
@@ -94,25 +92,16 @@ fn fields(record: &DatapathLogRecord, owner: Option<&Owner>) -> Fields {
 }
 
 fn source(tuple: &Tuple) -> String {
-    end(tuple, tuple.source, tuple.source_port)
+    names::ends(tuple, names::has_ports(tuple.protocol)).source
 }
 
 fn destination(tuple: &Tuple) -> String {
-    end(tuple, tuple.destination, tuple.destination_port)
-}
-
-fn end(tuple: &Tuple, address: Address, port: Port) -> String {
-    let ip = IpAddr::from(address.bytes()).to_canonical();
-    match tuple.protocol {
-        protocol::TCP | protocol::UDP | protocol::SCTP => {
-            SocketAddr::new(ip, port.number()).to_string()
-        }
-        _ => ip.to_string(),
-    }
+    names::ends(tuple, names::has_ports(tuple.protocol)).destination
 }
 
 #[cfg(test)]
 mod tests {
+    use abi::{Address, Port, protocol};
     use api::PodView;
 
     use super::*;

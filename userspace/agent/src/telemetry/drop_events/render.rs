@@ -1,9 +1,7 @@
 //! From a report of the datapath to an event of the API.
 
-use std::net::{IpAddr, SocketAddr};
-
-use abi::{DropHook, DropReason, DropRecord, DroppedPacketFlags as Flags, Tuple, protocol};
-use api::{DropEvent, DropQuery, EndsView};
+use abi::{DropHook, DropReason, DropRecord, DroppedPacketFlags as Flags, Tuple};
+use api::{DropEvent, DropQuery};
 use kernel::DropReport;
 
 use crate::clock;
@@ -54,9 +52,9 @@ pub(super) fn event(report: &DropReport, owner: Option<&Owner>, now: u64) -> Dro
             ETHERTYPE_ARP => "arp".to_owned(),
             _ => names::protocol(packet.tuple.protocol),
         },
-        packet: has(Flags::ADDRESSES).then(|| ends(&packet.tuple, has(Flags::PORTS))),
+        packet: has(Flags::ADDRESSES).then(|| names::ends(&packet.tuple, has(Flags::PORTS))),
         icmp: has(Flags::ICMP).then(|| format!("{}/{}", packet.icmp_type, packet.icmp_code)),
-        quoted: has(Flags::QUOTED).then(|| ends(&packet.quoted, has_ports(&packet.quoted))),
+        quoted: has(Flags::QUOTED).then(|| names::ends(&packet.quoted, has_ports(&packet.quoted))),
         quoted_protocol: if has(Flags::QUOTED) {
             names::protocol(packet.quoted.protocol)
         } else {
@@ -67,23 +65,7 @@ pub(super) fn event(report: &DropReport, owner: Option<&Owner>, now: u64) -> Dro
 }
 
 fn has_ports(tuple: &Tuple) -> bool {
-    let transports = [protocol::TCP, protocol::UDP, protocol::SCTP];
-    transports.contains(&tuple.protocol) && tuple.destination_port.number() != 0
-}
-
-fn ends(tuple: &Tuple, has_ports: bool) -> EndsView {
-    let text = |address: &abi::Address, port: abi::Port| {
-        let ip = IpAddr::from(address.bytes()).to_canonical();
-        if has_ports {
-            SocketAddr::new(ip, port.number()).to_string()
-        } else {
-            ip.to_string()
-        }
-    };
-    EndsView {
-        source: text(&tuple.source, tuple.source_port),
-        destination: text(&tuple.destination, tuple.destination_port),
-    }
+    names::has_ports(tuple.protocol) && tuple.destination_port.number() != 0
 }
 
 /// Returns the event that replaces missed events.
