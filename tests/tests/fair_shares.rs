@@ -193,7 +193,7 @@ fn is_refused(
 #[test]
 fn flows_that_are_refused_are_events_and_explained_with_the_same_reason() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    let size = format!("--flow-table-size={SMALL_TABLE}");
+    let size = format!("--flow-table-size={SMALLEST_TABLE}");
     let agent = Agent::start(&sandbox.node, &[&size, "--drop-event-interval=1"])?;
     let mut pods = (0..5)
         .map(|number| attached(&sandbox, &format!("greedy-{number}"), Config::new("1.1.0")))
@@ -204,8 +204,8 @@ fn flows_that_are_refused_are_events_and_explained_with_the_same_reason() -> Res
     let listener = DropListener::start(&agent, &format!("{}:{SERVER}", WORLD[0]), || {
         raw.send(&forged, WORLD[0])
     })?;
-    // More than the 4,096 flows that the table has places for, and fewer than the quota of a pod.
-    let senders = fill(&agent, &pods, 850)?;
+    // More than the 2,048 flows that the table has places for, and fewer than the quota of a pod.
+    let senders = fill(&agent, &pods, 450)?;
     let mut provoked = BTreeSet::new();
     let full = (DropReason::FlowTableFull, &pods[0]);
     provoked.insert(is_refused(&agent, &listener, &senders, full)?);
@@ -229,8 +229,10 @@ fn flows_that_are_refused_are_events_and_explained_with_the_same_reason() -> Res
 /// CPU. Interrupts for the work of others count as the sender's own time, so that rate may be lower
 /// by a fifth.
 const SYNS_PER_SECOND: u32 = 25_000;
-/// A flow table with a budget of 1,024 flows, which the flood uses up in a fraction of a second.
+/// A flow table with a budget of 2,048 flows, which the flood uses up in a fraction of a second.
 const SMALL_TABLE: u32 = 8_192;
+/// The smallest flow table, with a budget of 1,024 flows.
+const SMALLEST_TABLE: u32 = 4_096;
 
 /// Where a flood of SYNs goes.
 #[derive(Clone, Copy, Debug)]

@@ -220,10 +220,9 @@ fn is_refused_for_want_of_a_port(agent: &e2e::Agent, pod: &Pod, server: SocketAd
     are_all_provoked("nat_load", &[expected.reason.name()].into())
 }
 
-/// Flows beyond the number of masquerade ports. The quota of one pod is a quarter of the table, so
-/// several pods are needed. A slow machine takes longer for all of them than the idle timeout of a
-/// flow, so there are only a few more flows than ports. Each pod stays below half of its quota,
-/// from where on unreplied flows are evicted.
+/// Flows beyond the number of masquerade ports. A slow machine takes longer for all of them than the
+/// idle timeout of a flow, so there are only a few more flows than ports. Each of several pods stays
+/// below half of its quota, from where on unreplied flows are evicted.
 #[test]
 fn flows_beyond_the_masquerade_ports_are_refused_until_a_port_is_free() -> Result<()> {
     const PORTS: u64 = 64_512;
@@ -278,7 +277,7 @@ fn flows_beyond_the_masquerade_ports_are_refused_until_a_port_is_free() -> Resul
     Connection::udp(&late.machine, other)?.exchange()?;
     let room = agent.get("/v1/flows?limit=0")?["room"].take();
     assert_eq!(room["entries"], 393_216, "{room}");
-    assert_eq!(room["quota"], 49_152, "{room}");
+    assert_eq!(room["quota"], 98_304, "{room}");
     ensure!(room["used_entries"].as_u64() >= Some(2 * 60_000), "{room}");
 
     a_port_becomes_free(&agent, &flooding[0], &late, server)
@@ -361,7 +360,7 @@ fn call(from: &Machine, server: SocketAddr, times: u32) -> Result<()> {
 
 #[test]
 fn a_pod_opens_and_serves_more_connections_than_its_flow_quota() -> Result<()> {
-    const TIMES: u32 = 2_000;
+    const TIMES: u32 = 3_000;
     let sandbox = Sandbox::new()?;
     let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=8192"])?;
     let mut pod = sandbox.pod("busy")?;

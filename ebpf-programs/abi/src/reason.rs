@@ -166,8 +166,8 @@ drop_reasons! {
     FlowQuota = 16, "flow-quota",
         at "from_pod, uplink_in, uplink_out",
         do "See `viaductctl flows --usage`: a scan, a connection leak, or a flood against the \
-            pod's hostport. Each quota is a quarter of the flow table, at least 1,024 flows; \
-            raise `--flow-table-size` if the pod needs more.";
+            pod's hostport. Each quota is half of the flow table, at least 1,024 flows; raise \
+            `--flow-table-size` if the pod needs more.";
     /// The node does not have the egress address that the pod's network is configured to use.
     NoEgressAddress = 17, "no-egress-address",
         at "uplink_out",

@@ -39,7 +39,7 @@ pub fn cache_entries(flow_entries: u32, cpus: u32) -> u32 {
 }
 
 /// Returns the number of concurrent flows that a pod may open, and that may be opened from outside
-/// to it: a quarter of the flow table, in which each flow has two entries.
+/// to it: half of the flow table, in which each flow has two entries.
 pub fn flow_quota(entries: u32) -> u32 {
-    MIN_QUOTA.max(entries / 2 / 4)
+    MIN_QUOTA.max(entries / 2 / 2)
 }

@@ -4,8 +4,8 @@ use super::*;
 use crate::cache_entries;
 
 #[test]
-fn a_pod_may_have_a_quarter_of_the_flow_table() {
-    for (entries, quota) in [(131_072, 16_384), (4_096, 1_024), (0, 1_024)] {
+fn a_pod_may_have_half_of_the_flow_table() {
+    for (entries, quota) in [(131_072, 32_768), (4_096, 1_024), (0, 1_024)] {
         let mut observed = bare_node();
         observed.flow_entries = entries;
         let planned = plan(&node_intent(), &observed).plan;
