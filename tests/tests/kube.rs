@@ -60,6 +60,19 @@ fn await_routes(node: &Machine, kube: &Kube, expected: &[&str]) -> Result<()> {
 const SECOND: &str = "10.85.2.0/24";
 const THIRD: &str = "10.85.3.0/24";
 
+/// Waits until the status says that the list of peers may be out of date, with the program and its
+/// error, or no longer says so. An outage is reported after ten seconds.
+fn await_stale(agent: &Agent, expected: bool) -> Result<()> {
+    let what = format!("the list of peers is stale: {expected}");
+    until_within(Duration::from_mins(1), &what, || {
+        let degraded = agent.get("/v1/status")?["degraded"].to_string();
+        let named = ["peers-stale", "viaduct-kube", "nodes: "];
+        let is_stale = named.iter().all(|word| degraded.contains(word));
+        let is_gone = !degraded.contains("peers-stale");
+        Ok((if expected { is_stale } else { is_gone }).then_some(()))
+    })
+}
+
 #[test]
 fn nodes_that_join_leave_and_are_readdressed_are_followed_by_all_others() -> Result<()> {
     let mut cluster = Cluster::new(3, &[])?;
@@ -130,6 +143,7 @@ fn an_api_server_that_is_gone_changes_nothing_and_its_return_is_followed() -> Re
     kube.await_metric("api_reachable{resource=\"nodes\"}", "0")?;
     server.delete_node("node-2");
     server.put_node(numbered(3));
+    await_stale(&agent, true)?;
 
     // An agent that has lost its records gets everything again.
     agent.kill()?;
@@ -144,6 +158,7 @@ fn an_api_server_that_is_gone_changes_nothing_and_its_return_is_followed() -> Re
             .to_string()
             .contains("10.85.1.0/24")
     );
+    await_stale(&agent, true)?;
 
     // Another instance knows nothing, and changes nothing.
     kube.restart()?;
@@ -152,7 +167,8 @@ fn an_api_server_that_is_gone_changes_nothing_and_its_return_is_followed() -> Re
 
     server.set_gone(false);
     await_routes(node, &kube, &[THIRD])?;
-    kube.await_log("watch resumed")
+    kube.await_log("watch resumed")?;
+    await_stale(&agent, false)
 }
 
 #[test]

@@ -220,9 +220,9 @@ fn is_refused_for_want_of_a_port(agent: &e2e::Agent, pod: &Pod, server: SocketAd
     are_all_provoked("nat_load", &[expected.reason.name()].into())
 }
 
-/// Flows beyond the number of masquerade ports. A slow machine takes longer for all of them than the
-/// idle timeout of a flow, so there are only a few more flows than ports. Each of several pods stays
-/// below half of its quota, from where on unreplied flows are evicted.
+/// Flows beyond the number of masquerade ports. A slow machine takes longer for all of them than
+/// the idle timeout of a flow, so there are only a few more flows than ports. Each of several pods
+/// stays below half of its quota, from where on unreplied flows are evicted.
 #[test]
 fn flows_beyond_the_masquerade_ports_are_refused_until_a_port_is_free() -> Result<()> {
     const PORTS: u64 = 64_512;

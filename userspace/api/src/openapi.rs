@@ -10,8 +10,9 @@ use builder::{Content, Document, JSON, POST, PUT, strings};
 use crate::{
     AttachmentView, BandwidthSetting, BypassSetting, CniRequest, CniVerb, CounterView, DropEvent,
     DropQuery, Event, FlowQuery, FlowsView, HairpinModeSetting, InterfacePresence, InterfaceQuery,
-    KeepConnections, KeptConnections, Lease, LogLevelSetting, NetworkView, PeerSetting, PeerView,
-    PodCidrs, PortView, Reloaded, Status, UninstallRequest, Uninstalled, WhyQuery, WhyView, path,
+    KeepConnections, KeptConnections, Lease, LogLevelSetting, NetworkView, PeerSetting,
+    PeerSourceSetting, PeerView, PodCidrs, PortView, Reloaded, Status, UninstallRequest,
+    Uninstalled, WhyQuery, WhyView, path,
 };
 
 /// Returns the document as indented JSON with a line feed at its end.
@@ -116,6 +117,10 @@ impl Document {
         let (content, body) = (self.list::<PeerView>(), self.list::<PeerSetting>());
         self.change(PUT, path::PEERS, "Replace the list of other nodes", content)
             .content(body);
+        let content = self.json::<PeerSourceSetting>();
+        let what = "Say whether the list of other nodes can be out of date";
+        self.change(PUT, path::PEER_SOURCE, what, content)
+            .body::<PeerSourceSetting>();
         let content = self.json::<HairpinModeSetting>();
         self.query(
             path::HAIRPIN_MODE,

@@ -17,6 +17,21 @@ pub struct PeerSetting {
     pub addresses: Vec<String>,
 }
 
+/// What the program that sends the list of peers says about its own source, for example an API
+/// server. In effect until the next one, or until the agent ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PeerSourceSetting {
+    /// The program, for example `viaduct-kube`.
+    pub program: String,
+    /// Why it has lost its source: then the list may be out of date. Absent if it has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// With `error`: for how many seconds it has been without its source.
+    #[serde(default)]
+    pub seconds: u64,
+}
+
 /// Number of peers in one state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

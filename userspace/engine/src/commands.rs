@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::worker::Worker;
 use crate::{
     ChainedUpdate, ConfigChange, Engine, EngineError, FirewallUpdate, GcResult, GcScope,
-    KeptConnections, LimitChange, Ports, Tune, UpdateOutcome,
+    KeptConnections, LimitChange, Ports, StalePeers, Tune, UpdateOutcome,
 };
 
 /// Sends the answer of a request to its caller.
@@ -158,6 +158,11 @@ commands! {
     SetPeersUnreadable(why: Option<String>) -> ()
         ["peers file", None, change] |engine| {
             engine.set_peers_unreadable(why);
+            Ok(())
+        };
+    SetPeersStale(stale: Option<StalePeers>) -> ()
+        ["set peers source", None, change] |engine| {
+            engine.upkeep.peers_stale = stale;
             Ok(())
         };
     Pulse() -> ()

@@ -46,6 +46,8 @@ impl<K: Kernel> Engine<K> {
         degraded.extend(networks.iter().flat_map(exhausted));
         let unreadable = self.upkeep.peers_unreadable.clone();
         degraded.extend(unreadable.map(Degraded::PeersUnreadable));
+        let stale = self.upkeep.peers_stale.clone();
+        degraded.extend(stale.map(Degraded::PeersStale));
         degraded.extend(self.node.peers.degraded());
         degraded.extend(
             self.upkeep

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use model::{DegradedReason, IfName, NetworkName, Range};
 use planner::{NodeCondition, PeerProblem, PeerProblemKind};
 
-use crate::{NODE, StuckOperation};
+use crate::{NODE, StalePeers, StuckOperation};
 
 /// Degradation: one function that does not work on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub enum Degraded {
     },
     /// The list of peers cannot be read.
     PeersUnreadable(String),
+    /// The program that sends the list of peers has lost its source.
+    PeersStale(StalePeers),
     /// The engine's thread does not end its work.
     EngineStuck(StuckOperation),
     /// A repair of the last reconciliation failed.
@@ -106,6 +108,7 @@ impl Degraded {
             Self::Node(condition) => condition.reason(),
             Self::Peers { kind, .. } => kind.reason(),
             Self::PeersUnreadable(_) => DegradedReason::PeersUnreadable,
+            Self::PeersStale(_) => DegradedReason::PeersStale,
             Self::EngineStuck(_) => DegradedReason::EngineStuck,
             Self::RepairFailed { .. } => DegradedReason::RepairFailed,
         }
@@ -128,6 +131,7 @@ impl Degraded {
             Self::Node(_)
             | Self::Peers { .. }
             | Self::PeersUnreadable(_)
+            | Self::PeersStale(_)
             | Self::NetworkRefused { .. }
             | Self::PoolExhausted { .. }
             | Self::RepairFailed { .. }
@@ -195,6 +199,7 @@ impl fmt::Display for Degraded {
                     "the list of peers cannot be read, so the last one stays: {why}"
                 )
             }
+            Self::PeersStale(stale) => stale.fmt(f),
             Self::EngineStuck(stuck) => stuck.fmt(f),
             Self::RepairFailed { subject, why } => {
                 write!(f, "repair of {subject} failed: {why}")
@@ -215,6 +220,20 @@ fn write_problems(
         write!(f, "; and {more} more: viaductctl peers")?;
     }
     Ok(())
+}
+
+impl fmt::Display for StalePeers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            program,
+            since,
+            error,
+        } = self;
+        write!(
+            f,
+            "the list of peers is that of {since}, when {program} lost its source: {error}"
+        )
+    }
 }
 
 impl fmt::Display for StuckOperation {

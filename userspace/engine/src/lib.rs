@@ -80,7 +80,7 @@ pub use crate::limits::{LimitChange, LimitUpdate};
 pub use crate::network::NetworkClash;
 pub use crate::operations::{Operation, StuckOperation};
 pub use crate::overrides::UpdateOutcome;
-pub use crate::peers_status::PeersStatus;
+pub use crate::peers_status::{PeersStatus, StalePeers};
 pub use crate::phases::Phase;
 pub use crate::report::{Item, NODE, Outcome, Report};
 pub use crate::settings::Settings;

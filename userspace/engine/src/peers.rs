@@ -14,7 +14,7 @@ use crate::node::{NodeState, ReconciledNode};
 use crate::peers_status::PEERS;
 use crate::report::{Item, steps};
 use crate::transaction::execute_all;
-use crate::{Engine, EngineError, Handle, UpdateOutcome};
+use crate::{Engine, EngineError, Handle, StalePeers, UpdateOutcome};
 
 /// Subject of report items about routes to peers.
 const SUBJECT: &str = "peers";
@@ -93,6 +93,12 @@ impl Handle {
     /// Replaces the list of peers; `now` is in seconds since 1970.
     pub async fn set_peers(&self, peers: Peers, now: u64) -> Result<UpdateOutcome, EngineError> {
         self.execute(|reply| Command::SetPeers(peers, now, reply))
+            .await
+    }
+
+    /// Reports why the list of peers may be out of date; `None` if it is current.
+    pub async fn set_peers_stale(&self, stale: Option<StalePeers>) -> Result<(), EngineError> {
+        self.execute(|reply| Command::SetPeersStale(stale, reply))
             .await
     }
 

@@ -15,6 +15,17 @@ pub(crate) const PEERS: &str = "peers";
 /// Problems of one kind that a degradation names.
 const NAMED: usize = 10;
 
+/// Why the list of peers may be out of date: what the program that sends it has reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StalePeers {
+    /// The program.
+    pub program: String,
+    /// Since when it has no source, in RFC 3339.
+    pub since: String,
+    /// Its last error.
+    pub error: String,
+}
+
 /// Peers and their state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeersStatus {

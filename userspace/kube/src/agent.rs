@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use api::{AttachmentView, BandwidthSetting, Client, ClientError, Event, PodCidrs, path};
+use api::{
+    AttachmentView, BandwidthSetting, Client, ClientError, Event, PeerSourceSetting, PodCidrs, path,
+};
 use model::{Cidr, Peers};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -85,6 +87,14 @@ impl Agent {
     /// Replaces the list of peers.
     pub(crate) async fn put_peers(&self, peers: &Peers) -> Result<(), ClientError> {
         self.put(path::PEERS.to_owned(), settings(peers)).await
+    }
+
+    /// Says whether the list of peers may be out of date.
+    pub(crate) async fn put_peer_source(
+        &self,
+        source: PeerSourceSetting,
+    ) -> Result<(), ClientError> {
+        self.put(path::PEER_SOURCE.to_owned(), source).await
     }
 
     /// Returns the peers with their present states.

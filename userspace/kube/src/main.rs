@@ -21,6 +21,7 @@ mod options;
 #[cfg(feature = "pages")]
 mod pages;
 mod plugin_file;
+mod stale_nodes;
 mod sync;
 mod version;
 mod watching;
@@ -149,6 +150,7 @@ impl Program {
             what,
             fields,
             metrics: self.metrics.clone(),
+            outage: None,
         }
     }
 
@@ -159,7 +161,12 @@ impl Program {
         }
         let (sender, node_changes) = watch::channel(0);
         let (synced_sender, synced) = watch::channel(None);
-        let nodes = watching::watch(self.source("nodes", None), |event| {
+        let (outage_sender, outage) = watch::channel(None);
+        let source = Source {
+            outage: Some(outage_sender),
+            ..self.source("nodes", None)
+        };
+        let nodes = watching::follow(source, |event| {
             if self.nodes.borrow_mut().apply(event) {
                 sender.send_modify(|count| *count += 1);
             }
@@ -176,6 +183,7 @@ impl Program {
             sync.run(node_changes.clone()),
             self.keep_conflist(synced.clone()),
             self.clear_condition(node_changes, synced),
+            stale_nodes::report(self.agent.clone(), outage),
             self.follow_pods(),
         );
     }
@@ -205,7 +213,7 @@ impl Program {
         }
         let (sender, changes) = watch::channel(0);
         let of_this_node = Some(format!("spec.nodeName={}", self.own));
-        let pods = watching::watch(self.source("pods", of_this_node), |event| {
+        let pods = watching::follow(self.source("pods", of_this_node), |event| {
             if self.pods.borrow_mut().apply(event) {
                 sender.send_modify(|count| *count += 1);
             }

@@ -13,6 +13,7 @@ use kube::core::Status;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::connection::Credentials;
@@ -41,6 +42,16 @@ pub(crate) struct Source {
     /// Field selector.
     pub(crate) fields: Option<String>,
     pub(crate) metrics: Metrics,
+    /// Gets the present outage of the server; `None` where no task needs it.
+    pub(crate) outage: Option<watch::Sender<Option<ApiOutage>>>,
+}
+
+/// A time in which the API server does not answer as it should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiOutage {
+    pub(crate) began: Instant,
+    /// The first error.
+    pub(crate) error: String,
 }
 
 /// What follows a failure.
@@ -54,8 +65,16 @@ enum Recovery {
     Reconnect,
 }
 
+impl Source {
+    fn publish(&self, outage: Option<ApiOutage>) {
+        if let Some(sender) = &self.outage {
+            sender.send_replace(outage);
+        }
+    }
+}
+
 /// Calls `each` with all events. Events between `Init` and `InitDone` are those of a complete list.
-pub(crate) async fn watch<K>(source: Source, mut each: impl FnMut(Event<K>))
+pub(crate) async fn follow<K>(source: Source, mut each: impl FnMut(Event<K>))
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -74,7 +93,7 @@ where
             }
         };
         loop {
-            let ended = run(&source, &client, &mut is_streaming, &mut outage, &mut each);
+            let ended = run_watcher(&source, &client, &mut is_streaming, &mut outage, &mut each);
             if ended.await == Recovery::Reconnect {
                 break;
             }
@@ -83,7 +102,7 @@ where
 }
 
 /// Runs one watcher until it has to be replaced.
-async fn run<K>(
+async fn run_watcher<K>(
     source: &Source,
     client: &Client,
     is_streaming: &mut bool,
@@ -216,12 +235,14 @@ impl Outage {
     fn failed(&mut self, source: &Source, code: Option<u16>, error: &str) {
         source.metrics.api_failed(source.what, code);
         let is_new = self.began.is_none() || self.code != code;
-        self.began.get_or_insert_with(Instant::now);
+        let began = *self.began.get_or_insert_with(Instant::now);
         self.failures = self.failures.saturating_add(1);
         self.code = code;
         // After compaction the list is read again, as intended.
         if is_new && code != Some(410) {
             tracing::warn!(what = source.what, %error, "watch failed: the last known state stays in effect");
+            let error = format!("{}: {error}", source.what);
+            source.publish(Some(ApiOutage { began, error }));
         } else {
             tracing::debug!(what = source.what, %error, "watch failed");
         }
@@ -232,6 +253,7 @@ impl Outage {
         if let Some(began) = self.began.take() {
             let seconds = began.elapsed().as_secs();
             tracing::info!(what = source.what, seconds, "watch resumed");
+            source.publish(None);
         }
         self.failures = 0;
     }

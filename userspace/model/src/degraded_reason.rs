@@ -151,6 +151,10 @@ degraded_reasons! {
     /// The list of peers cannot be read: the last one stays in effect.
     PeersUnreadable = "peers-unreadable", status "",
         do "Correct the file of `--peers-file`, and write it by renaming.";
+    /// The program that sends the list of peers has lost its source: the last list stays in effect.
+    PeersStale = "peers-stale", status "",
+        do "Make the source that the message names reachable from this node; until then nodes that \
+            join, leave or change their addresses are not followed.";
     /// The routes of `--non-masquerade-routes` have more prefixes than the datapath's table.
     TooManyRoutes = "too-many-routes", status "",
         do "Let the routing daemon aggregate its routes, or list their prefixes as \

@@ -99,6 +99,7 @@ pub(crate) fn paths() -> Router<Arc<App>> {
         .route(path::STATUS, get(status))
         .route(path::POD_CIDRS, get(pod_cidrs).put(put_pod_cidrs))
         .route(path::PEERS, get(peers::list).put(peers::replace))
+        .route(path::PEER_SOURCE, put(peers::set_source))
         .route(path::HAIRPIN_MODE, get(hairpin_mode).put(put_hairpin_mode))
         .route(path::BYPASS, put(put_bypass))
         .route(path::LOG_LEVEL, put(put_log_level))
