@@ -44,7 +44,7 @@ use crate::metrics::Metrics;
 use crate::node_store::NodeStore;
 use crate::options::{Options, RunOptions, Verb};
 use crate::sync::Sync;
-use crate::watching::Source;
+use crate::watching::{ApiServer, Source};
 
 fn main() -> ExitCode {
     #[cfg(feature = "pages")]
@@ -150,7 +150,7 @@ impl Program {
             what,
             fields,
             metrics: self.metrics.clone(),
-            outage: None,
+            answers: None,
         }
     }
 
@@ -161,9 +161,9 @@ impl Program {
         }
         let (sender, node_changes) = watch::channel(0);
         let (synced_sender, synced) = watch::channel(None);
-        let (outage_sender, outage) = watch::channel(None);
+        let (answers, api_server) = watch::channel(ApiServer::Unknown);
         let source = Source {
-            outage: Some(outage_sender),
+            answers: Some(answers),
             ..self.source("nodes", None)
         };
         let nodes = watching::follow(source, |event| {
@@ -183,7 +183,7 @@ impl Program {
             sync.run(node_changes.clone()),
             self.keep_conflist(synced.clone()),
             self.clear_condition(node_changes, synced),
-            stale_nodes::report(self.agent.clone(), outage),
+            stale_nodes::report(self.agent.clone(), api_server),
             self.follow_pods(),
         );
     }

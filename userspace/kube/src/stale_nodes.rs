@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::agent::Agent;
-use crate::watching::ApiOutage;
+use crate::watching::ApiServer;
 
 /// Name of this program in the agent's status.
 const PROGRAM: &str = "viaduct-kube";
@@ -19,20 +19,25 @@ const RETRY: Duration = Duration::from_secs(30);
 /// Longest error that is sent, in bytes; the agent accepts no longer ones.
 const MAX_ERROR: usize = 1000;
 
-/// Reports each outage of the watch of Nodes that lasts, and its end. A new agent knows of none,
-/// and of no earlier report.
-pub(crate) async fn report(mut agent: Agent, mut outage: watch::Receiver<Option<ApiOutage>>) {
-    let mut reported = Reported::default();
+/// Reports each outage of the watch of Nodes that lasts, and its end. An agent that has started
+/// knows of no outage, and the one that was there before this program may know of one that is over:
+/// both are told.
+pub(crate) async fn report(mut agent: Agent, mut api_server: watch::Receiver<ApiServer>) {
+    let mut reported = None;
     loop {
-        let present = outage.borrow_and_update().clone();
+        let present = api_server.borrow_and_update().clone();
         let state = *agent.state.borrow_and_update();
         let mut again = None;
         if state.is_serving {
-            match reported.step(state.generation, present.as_ref(), Instant::now()) {
+            let wanted = Reported {
+                generation: state.generation,
+                api_server: present,
+            };
+            match step(reported.as_ref(), &wanted, Instant::now()) {
                 Step::Nothing => {}
                 Step::Wait(until) => again = Some(until),
                 Step::Report(setting) => match agent.put_peer_source(setting).await {
-                    Ok(()) => reported = Reported::new(state.generation, present),
+                    Ok(()) => reported = Some(wanted),
                     Err(error) => {
                         tracing::debug!(%error, "the agent was not told about the API server");
                         again = Some(Instant::now() + RETRY);
@@ -41,7 +46,7 @@ pub(crate) async fn report(mut agent: Agent, mut outage: watch::Receiver<Option<
             }
         }
         let ended = tokio::select! {
-            result = outage.changed() => result,
+            result = api_server.changed() => result,
             result = agent.state.changed() => result,
             () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => Ok(()),
         };
@@ -51,11 +56,11 @@ pub(crate) async fn report(mut agent: Agent, mut outage: watch::Receiver<Option<
     }
 }
 
-/// What the agent was told.
-#[derive(Debug, Default)]
+/// What one agent was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Reported {
     generation: u64,
-    outage: Option<ApiOutage>,
+    api_server: ApiServer,
 }
 
 /// What is to be done next.
@@ -66,31 +71,26 @@ enum Step {
     Report(PeerSourceSetting),
 }
 
-impl Reported {
-    fn new(generation: u64, outage: Option<ApiOutage>) -> Self {
-        Self { generation, outage }
+fn step(reported: Option<&Reported>, wanted: &Reported, now: Instant) -> Step {
+    if reported == Some(wanted) {
+        return Step::Nothing;
     }
-
-    fn step(&self, generation: u64, present: Option<&ApiOutage>, now: Instant) -> Step {
-        let known = if self.generation == generation {
-            self.outage.as_ref()
-        } else {
-            None
-        };
-        match present {
-            _ if known == present => Step::Nothing,
-            Some(outage) if now < outage.began + GRACE => Step::Wait(outage.began + GRACE),
-            Some(outage) => Step::Report(PeerSourceSetting {
-                program: PROGRAM.to_owned(),
-                error: Some(shortened(&outage.error).to_owned()),
-                seconds: now.duration_since(outage.began).as_secs(),
-            }),
-            None => Step::Report(PeerSourceSetting {
-                program: PROGRAM.to_owned(),
-                ..PeerSourceSetting::default()
-            }),
+    let (error, seconds) = match &wanted.api_server {
+        ApiServer::Unknown => return Step::Nothing,
+        ApiServer::Answers => (None, 0),
+        ApiServer::Fails { began, .. } if now < *began + GRACE => {
+            return Step::Wait(*began + GRACE);
         }
-    }
+        ApiServer::Fails { began, error } => (
+            Some(shortened(error).to_owned()),
+            now.duration_since(*began).as_secs(),
+        ),
+    };
+    Step::Report(PeerSourceSetting {
+        program: PROGRAM.to_owned(),
+        error,
+        seconds,
+    })
 }
 
 fn shortened(error: &str) -> &str {
@@ -104,30 +104,39 @@ fn shortened(error: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn outage(began: Instant) -> ApiOutage {
-        ApiOutage {
-            began,
-            error: "nodes: refused".to_owned(),
+    fn fails(generation: u64, began: Instant) -> Reported {
+        let error = "nodes: refused".to_owned();
+        Reported {
+            generation,
+            api_server: ApiServer::Fails { began, error },
+        }
+    }
+
+    fn answers(generation: u64) -> Reported {
+        Reported {
+            generation,
+            api_server: ApiServer::Answers,
         }
     }
 
     #[test]
     fn an_outage_is_reported_when_it_lasts_and_so_is_its_end() {
         let began = Instant::now();
-        let outage = outage(began);
-        let reported = Reported::new(1, None);
-        let step = |seconds| reported.step(1, Some(&outage), began + Duration::from_secs(seconds));
-        assert_eq!(step(9), Step::Wait(began + GRACE));
-        let Step::Report(setting) = step(25) else {
-            panic!("{:?}", step(25));
+        let outage = fails(1, began);
+        let after = |seconds| {
+            let now = began + Duration::from_secs(seconds);
+            step(Some(&answers(1)), &outage, now)
+        };
+        assert_eq!(after(9), Step::Wait(began + GRACE));
+        let Step::Report(setting) = after(25) else {
+            panic!("{:?}", after(25));
         };
         assert_eq!(setting.error.as_deref(), Some("nodes: refused"));
         assert_eq!(setting.seconds, 25);
 
-        let reported = Reported::new(1, Some(outage.clone()));
         let later = began + Duration::from_mins(10);
-        assert_eq!(reported.step(1, Some(&outage), later), Step::Nothing);
-        let Step::Report(setting) = reported.step(1, None, later) else {
+        assert_eq!(step(Some(&outage), &outage, later), Step::Nothing);
+        let Step::Report(setting) = step(Some(&outage), &answers(1), later) else {
             panic!("the end is not reported");
         };
         assert_eq!(setting.error, None);
@@ -136,18 +145,20 @@ mod tests {
     #[test]
     fn an_agent_that_has_started_is_told_again() {
         let began = Instant::now();
-        let outage = outage(began);
-        let reported = Reported::new(1, Some(outage.clone()));
         let later = began + Duration::from_mins(1);
-        assert!(matches!(
-            reported.step(2, Some(&outage), later),
-            Step::Report(_)
-        ));
-        assert_eq!(
-            reported.step(2, None, later),
-            Step::Nothing,
-            "it knows of no outage"
-        );
+        let again = step(Some(&fails(1, began)), &fails(2, began), later);
+        assert!(matches!(again, Step::Report(_)));
+    }
+
+    #[test]
+    fn an_outage_that_another_instance_has_reported_ends_with_the_first_answer() {
+        let now = Instant::now();
+        let unknown = Reported {
+            generation: 1,
+            api_server: ApiServer::Unknown,
+        };
+        assert_eq!(step(None, &unknown, now), Step::Nothing);
+        assert!(matches!(step(None, &answers(1), now), Step::Report(_)));
     }
 
     #[test]

@@ -42,16 +42,22 @@ pub(crate) struct Source {
     /// Field selector.
     pub(crate) fields: Option<String>,
     pub(crate) metrics: Metrics,
-    /// Gets the present outage of the server; `None` where no task needs it.
-    pub(crate) outage: Option<watch::Sender<Option<ApiOutage>>>,
+    /// Gets whether the server answers; `None` where no task needs it.
+    pub(crate) answers: Option<watch::Sender<ApiServer>>,
 }
 
-/// A time in which the API server does not answer as it should.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ApiOutage {
-    pub(crate) began: Instant,
-    /// The first error.
-    pub(crate) error: String,
+/// Whether the API server answers as it should.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ApiServer {
+    /// It has not been asked yet.
+    #[default]
+    Unknown,
+    Answers,
+    /// It does not, since then; with the first error of this kind.
+    Fails {
+        began: Instant,
+        error: String,
+    },
 }
 
 /// What follows a failure.
@@ -66,9 +72,13 @@ enum Recovery {
 }
 
 impl Source {
-    fn publish(&self, outage: Option<ApiOutage>) {
-        if let Some(sender) = &self.outage {
-            sender.send_replace(outage);
+    fn publish(&self, present: ApiServer) {
+        if let Some(sender) = &self.answers {
+            sender.send_if_modified(|before| {
+                let is_new = *before != present;
+                *before = present;
+                is_new
+            });
         }
     }
 }
@@ -242,7 +252,7 @@ impl Outage {
         if is_new && code != Some(410) {
             tracing::warn!(what = source.what, %error, "watch failed: the last known state stays in effect");
             let error = format!("{}: {error}", source.what);
-            source.publish(Some(ApiOutage { began, error }));
+            source.publish(ApiServer::Fails { began, error });
         } else {
             tracing::debug!(what = source.what, %error, "watch failed");
         }
@@ -253,8 +263,8 @@ impl Outage {
         if let Some(began) = self.began.take() {
             let seconds = began.elapsed().as_secs();
             tracing::info!(what = source.what, seconds, "watch resumed");
-            source.publish(None);
         }
+        source.publish(ApiServer::Answers);
         self.failures = 0;
     }
 
