@@ -106,7 +106,7 @@ pub use plan::Plan;
 pub use port_holder::{
     binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports, plan_left_ports,
 };
-pub use port_reservation::{attachment_reservations, mapping_reservations};
+pub use port_reservation::{attachment_reservations, mapping_endpoints, mapping_reservations};
 pub use program_upgrade::plan_program_upgrade;
 pub use publish::{plan_publish, with_both_ports, with_ports};
 pub use records::Records;

@@ -33,6 +33,13 @@ pub fn mapping_reservations(
     if attachment.is_direct(mapping) {
         return Vec::new();
     }
+    mapping_endpoints(attachment, mapping)
+}
+
+/// Returns where clients reach one `mapping` of `attachment`: an address and port per address
+/// family of the pod. The address is one of the node, unspecified for all of them, or the pod's
+/// own.
+pub fn mapping_endpoints(attachment: &Attachment, mapping: &PortMapping) -> Vec<PortReservation> {
     let keys = mapping_keys(attachment, mapping);
     keys.filter_map(|key| PortReservation::of(&key)).collect()
 }

@@ -6,13 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use api::{PortReservationView, PortView};
 use engine::Ports;
 use model::{PortMapping, Protocol, Record};
-use planner::{mapping_reservations, standby_reservations};
+use planner::{mapping_endpoints, mapping_reservations, standby_reservations};
 use steps::{FlowKind, LiveFlow, PortReservation, PortReservations, ReservedBy};
 
 use crate::clock;
 use crate::http::{names, view};
 
-/// Number of live flows by slot and generation of the pod, and by the port that they came through.
+/// Number of live flows by slot and generation of the pod, and by the address and port that they
+/// are addressed to.
 type FlowCounts = BTreeMap<(u32, u32, PortReservation), u64>;
 
 /// Returns all published ports in the order of port and protocol, with flow counts if the flow
@@ -44,28 +45,36 @@ pub(crate) fn ports(ports: &Ports, flows: Option<&[LiveFlow]>) -> Vec<PortView> 
 }
 
 /// Counts the flows of each published port in one pass. A flow belongs to the port published on its
-/// destination address, or else to the port published on all addresses.
+/// destination address, or else to the port published on all addresses of the node. A flow to the
+/// pod's own address is not translated, and belongs to a port that is published there.
 fn flow_counts(records: &[Record], flows: &[LiveFlow]) -> FlowCounts {
     let mut flow_counts = FlowCounts::new();
     for Record { attachment, .. } in records {
-        let claims = attachment
+        let endpoints = attachment
             .port_mappings
             .iter()
-            .flat_map(|mapping| mapping_reservations(attachment, mapping));
-        flow_counts
-            .extend(claims.map(|claim| ((attachment.slot, attachment.generation, claim), 0)));
+            .flat_map(|mapping| mapping_endpoints(attachment, mapping));
+        flow_counts.extend(endpoints.map(|to| ((attachment.slot, attachment.generation, to), 0)));
     }
-    let published = |flow: &LiveFlow| flow.kind == FlowKind::Published;
-    for flow in flows.iter().copied().filter(published) {
-        let Some(particular) = host_port_of(&flow) else {
+    for flow in flows {
+        let Some(particular) = destination(flow) else {
             continue;
         };
         let every = PortReservation {
             address: unspecified(particular.address),
             ..particular
         };
-        for claim in [particular, every] {
-            if let Some(count) = flow_counts.get_mut(&(flow.pod, flow.generation, claim)) {
+        let candidates: &[_] = match flow.kind {
+            FlowKind::Published => &[particular, every],
+            FlowKind::Direct => &[particular],
+            FlowKind::Masqueraded
+            | FlowKind::Node
+            | FlowKind::PodToPod
+            | FlowKind::PodToNode
+            | FlowKind::NodeToPod => &[],
+        };
+        for to in candidates {
+            if let Some(count) = flow_counts.get_mut(&(flow.pod, flow.generation, *to)) {
                 *count += 1;
                 break;
             }
@@ -74,8 +83,8 @@ fn flow_counts(records: &[Record], flows: &[LiveFlow]) -> FlowCounts {
     flow_counts
 }
 
-/// Returns address, port and protocol of the node that a flow is addressed to.
-fn host_port_of(flow: &LiveFlow) -> Option<PortReservation> {
+/// Returns address, port and protocol that a flow is addressed to.
+fn destination(flow: &LiveFlow) -> Option<PortReservation> {
     let mut protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
         .into_iter()
         .filter(|protocol| protocol.number() == flow.protocol);
@@ -96,9 +105,9 @@ fn unspecified(like: IpAddr) -> IpAddr {
 
 fn count(record: &Record, mapping: &PortMapping, flow_counts: &FlowCounts) -> u64 {
     let attachment = &record.attachment;
-    mapping_reservations(attachment, mapping)
+    mapping_endpoints(attachment, mapping)
         .into_iter()
-        .filter_map(|claim| flow_counts.get(&(attachment.slot, attachment.generation, claim)))
+        .filter_map(|to| flow_counts.get(&(attachment.slot, attachment.generation, to)))
         .sum()
 }
 

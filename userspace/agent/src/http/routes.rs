@@ -340,11 +340,11 @@ async fn hostports(
 ) -> LargeAnswer {
     let turn = app.answers.turn().await?;
     let ports = app.handle.ports().await?;
-    let flows = app.flows.snapshot(&app.handle).await;
+    let flows = app.flows.table().await;
     let flows = flows
         .inspect_err(|error| tracing::warn!(%error, "flow table unavailable: listing host ports without flows"))
         .ok();
-    let flows = flows.as_deref().map(|snapshot| &*snapshot.flows);
+    let flows = flows.as_deref().map(|table| &*table.flows);
     let views: Vec<PortView> = hostports::ports(&ports, flows);
     Ok(turn.json(&page.select(views)).await?)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::{Offloaded, Seen};
 use api::{FlowOrder, FlowQuery, FlowsView};
@@ -26,6 +27,70 @@ fn hostports_are_listed_without_flow_counts_if_the_flow_table_cannot_be_read() {
     assert_eq!(ports[0].port.attachment, "default/c1/eth0");
     assert_eq!(ports[0].flows, None);
     assert!(!agent.client.get(path::FLOWS).unwrap().is_success());
+}
+
+/// Returns a table with a flow from outside to each of these addresses of the first pod and of the
+/// node. The flow to the pod's own address is not translated.
+fn flows_from_outside(to: [[u8; 4]; 2], port: u16) -> FlowTable {
+    let [pod, node] = to.map(|address| Tuple {
+        source: Address::v4([192, 0, 2, 2]),
+        destination: Address::v4(address),
+        source_port: Port::new(40_000),
+        destination_port: Port::new(port),
+        protocol: abi::protocol::TCP,
+        reserved: [0; 3],
+    });
+    let translated = Tuple {
+        source_port: Port::new(40_001),
+        ..pod
+    };
+    let mut table = FlowTable::default();
+    for (from, to, flags) in [(pod, pod, 0), (node, translated, FlowFlags::DNAT)] {
+        let flow = |translated, flags| Flow {
+            translated,
+            flags,
+            pod: 1,
+            generation: 1,
+            ..Flow::default()
+        };
+        let original = flow(to, flags | FlowFlags::ORIGINAL);
+        table.entries.insert(from, original);
+        let reply = flow(from.reverse(), flags);
+        table.entries.insert(to.reverse(), reply);
+    }
+    table
+}
+
+#[test]
+fn flows_of_routed_ports_are_counted_and_no_sockets_are_read_for_hostports() {
+    let reads = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reads);
+    let sockets = move |_: &SocketQuery| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok(SocketTable::default())
+    };
+    let table = || Ok(flows_from_outside([[10, 1, 2, 2], [192, 0, 2, 1]], 80));
+    let agent = Agent::reading(FlowSource::new(table, sockets), &FLAGS);
+    let mut config = config();
+    let mapping = |host: &str| json!({ "hostPort": 80, "containerPort": 80, "protocol": "tcp", "hostIP": host });
+    config["runtimeConfig"]["portMappings"] = json!([
+        mapping("10.1.2.2"),
+        mapping("192.0.2.1"),
+        mapping("192.0.2.9")
+    ]);
+    agent.fake.add_netns("/run/netns/c1");
+    agent.cni(CniVerb::Add, "c1", &config).unwrap();
+    let ports: Vec<PortView> = agent.get(path::HOSTPORTS);
+    let counts: BTreeMap<Option<&str>, Option<u64>> = ports
+        .iter()
+        .map(|port| (port.port.host_address.as_deref(), port.flows))
+        .collect();
+    let expected = [("10.1.2.2", 1), ("192.0.2.1", 1), ("192.0.2.9", 0)];
+    let expected = expected.map(|(at, flows)| (Some(at), Some(flows)));
+    assert_eq!(counts, expected.into());
+    assert_eq!(reads.load(Ordering::Relaxed), 0);
+    let _flows: FlowsView = agent.get(path::FLOWS);
+    assert_eq!(reads.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! All flows at one time: those of the flow table, and those that are read from sockets.
+//! Flows at one time: those of the flow table, alone or with those that are read from sockets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,8 @@ use crate::http::failure::Failure;
 
 /// Time for which requests share a snapshot, while a response uses it.
 const SHARED_FOR: Duration = Duration::from_secs(1);
-/// Maximum number of snapshots: the latest, and older ones of clients that read slowly.
+/// Maximum number of snapshots of each kind: the latest, and older ones of clients that read
+/// slowly.
 const MAX_SNAPSHOTS: usize = 2;
 /// Number of flows from which dropping a snapshot returns free memory to the kernel.
 const LARGE: usize = 4096;
@@ -36,8 +37,8 @@ type ReadSockets = dyn Fn(&SocketQuery) -> Result<SocketTable, ObserveError> + S
 pub(crate) struct FlowSource {
     read_table: Arc<ReadTable>,
     read_sockets: Arc<ReadSockets>,
-    latest: Arc<Mutex<(Option<Instant>, Weak<FlowSnapshot>)>>,
-    permits: Arc<Semaphore>,
+    latest: Arc<Shared<FlowSnapshot>>,
+    latest_table: Arc<Shared<TableFlows>>,
     /// Permit of the only thread that reads sockets.
     sockets_permit: Arc<Semaphore>,
 }
@@ -58,7 +59,7 @@ impl FlowSource {
             read_table: Arc::new(read_table),
             read_sockets: Arc::new(read_sockets),
             latest: Arc::default(),
-            permits: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
+            latest_table: Arc::default(),
             sockets_permit: Arc::new(Semaphore::new(1)),
         }
     }
@@ -66,22 +67,20 @@ impl FlowSource {
     /// Returns all flows at one time: now, or at most [`SHARED_FOR`] ago where another response
     /// uses that snapshot.
     pub(crate) async fn snapshot(&self, handle: &Handle) -> Result<Arc<FlowSnapshot>, Failure> {
-        // One request reads, and the others wait for its snapshot.
-        let mut latest = timeout(answers::WAIT_TIMEOUT, self.latest.lock())
-            .await
-            .map_err(|_| cni::Error::try_again_later("the flow table is being read"))?;
-        let (read_at, snapshot) = &*latest;
-        if read_at.is_some_and(|at| at.elapsed() < SHARED_FOR)
-            && let Some(snapshot) = snapshot.upgrade()
-        {
-            return Ok(snapshot);
-        }
-        let permit = answers::acquire(&self.permits, 1).await?;
+        let read = async |permit| self.read(handle, permit).await;
+        self.latest.get(read).await
+    }
+
+    async fn read(
+        &self,
+        handle: &Handle,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<FlowSnapshot, Failure> {
         let records = Arc::new(handle.attachments().await?);
         let measured = handle.measure().await?;
         let (sockets, truncated_pods) = self.sockets(&records).await;
         let (used_entries, flows) = self.flows(&records, sockets).await?;
-        let snapshot = Arc::new(FlowSnapshot {
+        Ok(FlowSnapshot {
             owners: (0..)
                 .zip(&*records)
                 .map(|(index, record)| (super::owner(record), index))
@@ -94,9 +93,21 @@ impl FlowSource {
             records,
             measured,
             _permit: permit,
-        });
-        *latest = (Some(Instant::now()), Arc::downgrade(&snapshot));
-        Ok(snapshot)
+        })
+    }
+
+    /// Returns the flows of the flow table without their peer pods, and reads no sockets: now, or
+    /// at most [`SHARED_FOR`] ago where another response uses them.
+    pub(crate) async fn table(&self) -> Result<Arc<TableFlows>, Failure> {
+        let read = async |permit| {
+            let read = Arc::clone(&self.read_table);
+            let flows = in_background(move || Ok(read()?.flows().collect())).await?;
+            Ok(TableFlows {
+                flows,
+                _permit: permit,
+            })
+        };
+        self.latest_table.get(read).await
     }
 
     /// Reads the sockets on a blocking thread. Returns the number of pods whose sockets are not all
@@ -129,8 +140,8 @@ impl FlowSource {
         }
     }
 
-    /// Reads the table on a blocking thread, because a large table takes long. Returns the number
-    /// of its entries; and its flows, and those of the sockets that it does not have.
+    /// Reads the table. Returns the number of its entries; and its flows, and those of the sockets
+    /// that it does not have.
     async fn flows(
         &self,
         records: &Arc<Vec<Record>>,
@@ -147,9 +158,56 @@ impl FlowSource {
             flows.shrink_to_fit();
             Ok((table.entries.len(), flows))
         };
-        let read = spawn_blocking(read).await;
-        let flows = read.map_err(|_| cni::Error::internal("reading the flow table panicked"))?;
-        Ok(flows.map_err(EngineError::Observe)?)
+        in_background(read).await
+    }
+}
+
+/// Runs a reader of the flow table on a blocking thread, because a large table takes long.
+async fn in_background<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, ObserveError> + Send + 'static,
+) -> Result<T, Failure> {
+    let read = spawn_blocking(read).await;
+    let flows = read.map_err(|_| cni::Error::internal("reading the flow table panicked"))?;
+    Ok(flows.map_err(EngineError::Observe)?)
+}
+
+/// The latest snapshot of a kind, which requests share for as long as a response uses it.
+struct Shared<T> {
+    /// When it was read, and the snapshot itself.
+    latest: Mutex<(Option<Instant>, Weak<T>)>,
+    permits: Arc<Semaphore>,
+}
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self {
+            latest: Mutex::default(),
+            permits: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
+        }
+    }
+}
+
+impl<T> Shared<T> {
+    /// Returns the latest snapshot, unless it is older than [`SHARED_FOR`] or no response uses it;
+    /// then `read` returns another one, which keeps the permit.
+    async fn get(
+        &self,
+        read: impl AsyncFnOnce(OwnedSemaphorePermit) -> Result<T, Failure>,
+    ) -> Result<Arc<T>, Failure> {
+        // One request reads, and the others wait for its snapshot.
+        let mut latest = timeout(answers::WAIT_TIMEOUT, self.latest.lock())
+            .await
+            .map_err(|_| cni::Error::try_again_later("the flow table is being read"))?;
+        let (read_at, snapshot) = &*latest;
+        if read_at.is_some_and(|at| at.elapsed() < SHARED_FOR)
+            && let Some(snapshot) = snapshot.upgrade()
+        {
+            return Ok(snapshot);
+        }
+        let permit = answers::acquire(&self.permits, 1).await?;
+        let snapshot = Arc::new(read(permit).await?);
+        *latest = (Some(Instant::now()), Arc::downgrade(&snapshot));
+        Ok(snapshot)
     }
 }
 
@@ -174,7 +232,7 @@ impl fmt::Debug for FlowSource {
 /// All flows, and what a response about them needs, read at about the same time.
 #[derive(Debug)]
 pub(crate) struct FlowSnapshot {
-    pub(crate) flows: Vec<LiveFlow>,
+    pub(super) flows: Vec<LiveFlow>,
     /// Number of entries in use.
     pub(super) used_entries: usize,
     /// Capacity of the table in entries.
@@ -194,9 +252,28 @@ pub(crate) struct FlowSnapshot {
 
 impl Drop for FlowSnapshot {
     fn drop(&mut self) {
-        if self.flows.len() >= LARGE {
-            self.flows = Vec::new();
-            kernel::release_free_memory();
-        }
+        release(&mut self.flows);
+    }
+}
+
+/// The flows of the flow table at one time.
+#[derive(Debug)]
+pub(crate) struct TableFlows {
+    /// In the order of their tuples, without their peer pods.
+    pub(crate) flows: Vec<LiveFlow>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for TableFlows {
+    fn drop(&mut self) {
+        release(&mut self.flows);
+    }
+}
+
+/// Drops flows, and returns the memory of many to the kernel.
+fn release(flows: &mut Vec<LiveFlow>) {
+    if flows.len() >= LARGE {
+        *flows = Vec::new();
+        kernel::release_free_memory();
     }
 }
