@@ -4,9 +4,12 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::company::{DebianPodman, has_program};
 use e2e::docker_driver::{Container, ENDPOINTS, POOL, PORT, PUBLISHED, Scene, at, create, tcp};
 use e2e::residue::await_no_residue;
-use e2e::{Echo, NODE, UPLINK, WORLD, connects, ping, ping_source, tcp_source, until};
+use e2e::{
+    Echo, NODE, UPLINK, WORLD, connects, ping, ping_source, skipped, tcp_echo, tcp_source, until,
+};
 use serde_json::{Value, json};
 
 const SERVER: u16 = 7000;
@@ -64,6 +67,8 @@ fn routed_containers_of_docker_are_reached_by_published_ports_and_echo_requests(
     }
     let _serving = Echo::start(&web.machine, PORT)?;
     ensure!(!connects(&scene.sandbox.world, at(NODE[0], PUBLISHED))?);
+    let open = (0..3).map(|_| tcp_source(&scene.sandbox.world, 0, at(web.address, PORT)));
+    let open: Vec<_> = open.collect::<Result<_>>()?;
     // Echo requests pass, and so do the answers to the container's own.
     let seen = ping_source(&scene.sandbox.world, &web.machine, web.address)?;
     assert_eq!(seen, WORLD[0]);
@@ -78,6 +83,10 @@ fn routed_containers_of_docker_are_reached_by_published_ports_and_echo_requests(
         (&ports[0]["host_port"], &ports[0]["claims"]),
         (&json!(PORT), &json!([]))
     );
+    // And perhaps the connection above, which is closed.
+    let flows = ports[0]["flows"].as_u64();
+    ensure!(flows.is_some_and(|it| (3..=4).contains(&it)), "{ports}");
+    drop(open);
     scene.publish(ENDPOINTS[0], &json!([]))?;
     ensure!(!connects(&scene.sandbox.world, at(web.address, PORT))?);
     scene.stop(&web, ENDPOINTS[0])?;
@@ -121,6 +130,39 @@ fn trusted_interfaces_reach_every_port_of_dockers_containers() -> Result<()> {
     world_reaches(&scene, &web, CLOSED, false)?;
     scene.stop(&web, ENDPOINTS[0])?;
     scene.clean()
+}
+
+#[test]
+fn containers_of_podman_reach_published_ports_of_routed_networks() -> Result<()> {
+    for program in ["podman", "crun", "conmon"] {
+        if !has_program(program) {
+            skipped(program);
+            return Ok(());
+        }
+    }
+    let scene = routed_scene()?;
+    scene.create_network(&json!({MODE_V4: "routed"}))?;
+    let web = scene.start("web", ENDPOINTS[0])?;
+    scene.publish(ENDPOINTS[0], &json!([tcp(PUBLISHED, PUBLISHED)]))?;
+    let _serving = [
+        Echo::start(&web.machine, PORT)?,
+        Echo::start(&web.machine, CLOSED)?,
+    ];
+    let node = &scene.sandbox.node;
+    let podman = DebianPodman::new(node)?;
+    let neighbour = podman.run("neighbour", 9090, 90)?.machine;
+    until("the agent has closed the network", || {
+        let rules = node.call("nft list table inet viaduct");
+        Ok(rules.ok().filter(|rules| rules.contains("chain closed")))
+    })?;
+    let (_, stream) = tcp_source(&neighbour, 0, at(web.address, PORT))?;
+    tcp_echo(&stream)?;
+    ping(&neighbour, web.address, 1)?;
+    ensure!(!connects(&neighbour, at(web.address, CLOSED))?);
+    // Without the port, the container's address is closed again.
+    scene.publish(ENDPOINTS[0], &json!([]))?;
+    ensure!(!connects(&neighbour, at(web.address, PORT))?);
+    Ok(())
 }
 
 /// An option with a value, and a check of its effect on a container.

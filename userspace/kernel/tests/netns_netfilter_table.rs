@@ -18,6 +18,7 @@ fn table() -> NetfilterTable {
         links: ["lo", "cbr0", "a-long-name-012"].map(link).into(),
         pods: ["10.88.0.0/16", "fd88::/64"].map(parse).into(),
         closed: ["10.88.0.0/24", "fd88::/80"].map(parse).into(),
+        routed: ["10.88.0.0/24", "fd88::/80"].map(parse).into(),
         hostports: true,
         output: true,
         hairpin: ["10.7.0.0/20", "fd07::/63"].map(parse).into(),

@@ -72,17 +72,25 @@ pub(crate) fn base(
         .iter()
         .filter(|network| network.options.gateway)
         .flat_map(|network| network.subnets());
+    let closed = networks
+        .iter()
+        .filter(|network| network.options.port.access != NetworkAccess::Direct);
+    let is_routed = |network: &Network, subnet: &Cidr| {
+        let port = &network.options.port;
+        port.access == NetworkAccess::Published && port.routed.contains(subnet.is_ipv4())
+    };
+    let routed = closed.clone().flat_map(|network| {
+        let subnets = network.subnets().into_iter();
+        subnets.filter(|subnet| is_routed(network, subnet))
+    });
     NetfilterTable {
         links: bridges
             .chain(loopbacks)
             .chain(uplinks.iter().cloned())
             .collect(),
         pods: subnets.filter(is_exclusive).collect(),
-        closed: networks
-            .iter()
-            .filter(|network| network.options.port.access != NetworkAccess::Direct)
-            .flat_map(|network| network.subnets())
-            .collect(),
+        routed: routed.collect(),
+        closed: closed.flat_map(|network| network.subnets()).collect(),
         // Connections are tracked anyway, so raw sockets are served as well.
         output: true,
         ..NetfilterTable::default()

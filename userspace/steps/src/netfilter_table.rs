@@ -17,6 +17,9 @@ pub struct NetfilterTable {
     /// Subnets of closed networks: from other links, packets to an address in one of them are
     /// dropped, unless they belong to a connection or are translated to it later.
     pub closed: BTreeSet<Cidr>,
+    /// Those of them whose addresses are routed: echo requests to them pass, and packets to ports
+    /// that are published at the address itself.
+    pub routed: BTreeSet<Cidr>,
     /// Whether hostports are translated.
     pub hostports: bool,
     /// Whether hostports are translated for packets of the node itself, too.
@@ -104,6 +107,7 @@ impl fmt::Display for NetfilterTable {
         for (word, prefixes) in [
             ("sources", &self.pods),
             ("closed", &self.closed),
+            ("routed", &self.routed),
             ("hairpin", &self.hairpin),
         ] {
             if !prefixes.is_empty() {

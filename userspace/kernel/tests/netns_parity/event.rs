@@ -218,8 +218,9 @@ fn netfilter() -> impl Strategy<Value = NetfilterStep> {
     let links = subsequence(vec!["lo", "cbr0", "cbr1", "none"], 0..4);
     let prefixes = || subsequence(vec!["10.88.0.0/16", "10.99.0.0/17", "fd88::/64"], 0..3);
     let flags = any::<[bool; 3]>();
-    (links, prefixes(), prefixes(), flags, prefixes()).prop_map(
-        |(links, pods, closed, [hostports, remove, output], hairpin)| {
+    let sets = [prefixes(), prefixes(), prefixes(), prefixes()];
+    (links, flags, sets).prop_map(
+        |(links, [hostports, remove, output], [pods, closed, routed, hairpin])| {
             let previous = NetfilterState::Absent;
             if remove {
                 return NetfilterStep::Remove { previous };
@@ -228,6 +229,11 @@ fn netfilter() -> impl Strategy<Value = NetfilterStep> {
             let table = NetfilterTable {
                 links: links.into_iter().map(link).collect(),
                 pods: pods.into_iter().map(parse).collect(),
+                routed: closed
+                    .iter()
+                    .filter(|prefix| routed.contains(prefix))
+                    .map(|prefix| parse(prefix))
+                    .collect(),
                 closed: closed.into_iter().map(parse).collect(),
                 hostports,
                 output: hostports && output,

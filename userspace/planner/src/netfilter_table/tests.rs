@@ -69,6 +69,29 @@ fn the_table_has_the_subnets_of_closed_networks_while_other_software_has_contain
 }
 
 #[test]
+fn the_table_has_the_subnets_of_routed_addresses_that_published_ports_reach() {
+    use model::NetworkAccess::{Direct, Internal, Published};
+    for (access, ending) in [
+        (Direct, ""),
+        (
+            Published,
+            ", closed 10.1.0.0/24 fd00:1::/64, routed fd00:1::/64",
+        ),
+        (Internal, ", closed 10.1.0.0/24 fd00:1::/64"),
+    ] {
+        let mut routed = network();
+        routed.options.port.access = access;
+        routed.options.port.routed.v6 = true;
+        let intent = NodeIntent {
+            networks: vec![routed],
+            ..NodeIntent::default()
+        };
+        let plan = plan_node(&intent, &with_docker(), &Records::new());
+        assert_eq!(changes(&plan), [format!("{CHECK}{ending}")]);
+    }
+}
+
+#[test]
 fn the_table_has_nat_chains_only_while_there_are_hostports() {
     let observed = with_docker();
     assert_eq!(changes(&plan(&observed, &Records::new())), [CHECK]);

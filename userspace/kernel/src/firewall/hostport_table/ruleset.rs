@@ -24,6 +24,14 @@ const HOSTPORTS: &str = "hostports";
 const OUTPUT: &str = "output";
 const HAIRPIN: &str = "hairpin";
 
+/// Comments of rules for routed addresses, before the subnet.
+const ECHO: &str = "echo requests to ";
+const PORTS: &str = "published ports of ";
+
+/// Protocol and type of echo requests in IPv4 and IPv6.
+const ECHO_V4: (u8, u8) = (1, 8);
+const ECHO_V6: (u8, u8) = (58, 128);
+
 /// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
@@ -136,16 +144,19 @@ pub(super) fn read(socket: &mut Nftables) -> io::Result<Option<NetfilterTable>> 
         let texts: Vec<String> = rules.into_iter().map(|rule| rule.comment).collect();
         comments.push((name.clone(), *hook, texts));
     }
-    let prefixes = |chain: &str| -> BTreeSet<Cidr> {
+    let marked = |chain: &str, mark: &str| -> BTreeSet<Cidr> {
         let of_chain = comments.iter().filter(|(name, ..)| name == chain);
         let texts = of_chain.flat_map(|(.., texts)| texts);
-        texts.filter_map(|text| text.parse().ok()).collect()
+        let prefixes = texts.filter_map(|text| text.strip_prefix(mark)?.parse().ok());
+        prefixes.collect()
     };
+    let prefixes = |chain: &str| marked(chain, "");
     let links = super::links(socket)?;
     let table = NetfilterTable {
         links: links.iter().filter_map(|name| name.parse().ok()).collect(),
         pods: prefixes(SOURCES),
         closed: prefixes(CLOSED),
+        routed: marked(CLOSED, ECHO),
         hostports: chains.iter().any(|(name, _)| name == HAIRPIN),
         output: chains.iter().any(|(name, _)| name == OUTPUT),
         hairpin: prefixes(HAIRPIN),
@@ -169,7 +180,7 @@ fn chains(table: &NetfilterTable) -> Vec<Planned> {
         chains.push(sources(&table.pods));
     }
     if !table.closed.is_empty() {
-        chains.push(closed(&table.closed));
+        chains.push(closed(table));
     }
     if !table.hostports {
         return chains;
@@ -213,7 +224,8 @@ fn sources(pods: &BTreeSet<Cidr>) -> Planned {
 
 /// Drops packets that open a connection to the own address of a pod in a closed network: behind
 /// connection tracking, and before any destination NAT, whose packets are for another address here.
-fn closed(subnets: &BTreeSet<Cidr>) -> Planned {
+/// Of routed addresses, echo requests and published ports are left out, as at uplinks.
+fn closed(table: &NetfilterTable) -> Planned {
     /// `NFT_CT_STATE`; established and related connections in it.
     const STATE: u32 = 0;
     const CONNECTED: u32 = 1 << 1 | 1 << 2;
@@ -234,7 +246,11 @@ fn closed(subnets: &BTreeSet<Cidr>) -> Planned {
         (subnet.to_string(), expressions)
     };
     let mut rules = vec![skip_links(), ("connected".to_owned(), connected)];
-    rules.extend(subnets.iter().map(rule));
+    rules.extend(table.routed.iter().map(echo_requests));
+    if table.hostports {
+        rules.extend(table.routed.iter().map(routed_ports));
+    }
+    rules.extend(table.closed.iter().map(rule));
     Planned {
         name: CLOSED,
         hook: Hook {
@@ -244,6 +260,34 @@ fn closed(subnets: &BTreeSet<Cidr>) -> Planned {
         },
         rules,
     }
+}
+
+/// Ends the chain for echo requests to addresses of a subnet.
+fn echo_requests(subnet: &Cidr) -> (String, Vec<Expression>) {
+    let (protocol, kind) = if subnet.is_ipv4() { ECHO_V4 } else { ECHO_V6 };
+    let mut expressions = in_subnet(subnet, [DESTINATION_V4, DESTINATION_V6]);
+    expressions.extend([
+        expr::meta(expr::L4PROTO, Register::One),
+        expr::equal(Register::One, &[protocol]),
+        expr::payload(expr::TRANSPORT, 0, 1, Register::One),
+        expr::equal(Register::One, &[kind]),
+        expr::verdict(&Verdict::Return),
+    ]);
+    (format!("{ECHO}{subnet}"), expressions)
+}
+
+/// Ends the chain for packets to a port that is published at an address of a subnet: one with an
+/// element in the map of single addresses.
+fn routed_ports(subnet: &Cidr) -> (String, Vec<Expression>) {
+    let (family, map) = if subnet.is_ipv4() {
+        (IPV4, ONE_V4)
+    } else {
+        (IPV6, ONE_V6)
+    };
+    let mut expressions = in_subnet(subnet, [DESTINATION_V4, DESTINATION_V6]);
+    expressions.extend(find_address(family, map));
+    expressions.push(expr::verdict(&Verdict::Return));
+    (format!("{PORTS}{subnet}"), expressions)
 }
 
 /// Translates packets for hostports. Before the chains of other software at the usual priority of
@@ -391,6 +435,13 @@ fn translate_port(family: u8, map: &str) -> Vec<Expression> {
 
 /// Translates by address, protocol and port.
 fn translate_address(family: u8, map: &str) -> Vec<Expression> {
+    let mut expressions = find_address(family, map);
+    expressions.push(dnat(family));
+    expressions
+}
+
+/// Looks address, protocol and port of the destination up in a map. Continues where it has them.
+fn find_address(family: u8, map: &str) -> Vec<Expression> {
     let ((at, bytes), protocol, port) = if family == IPV4 {
         let (protocol, port) = (Register::OneSecondWord, Register::OneThirdWord);
         (DESTINATION_V4, protocol, port)
@@ -405,7 +456,6 @@ fn translate_address(family: u8, map: &str) -> Vec<Expression> {
         expr::meta(expr::L4PROTO, protocol),
         expr::payload(expr::TRANSPORT, offset, length, port),
         expr::lookup(map, Register::One, Some(Register::One)),
-        dnat(family),
     ]);
     expressions
 }
