@@ -67,7 +67,6 @@ pub(crate) fn ensure(scope: Scope) -> Result<Tools> {
 /// Gets the software that `compatibility` runs in addition to the packages of [`Scope::Runtimes`].
 pub(crate) fn ensure_company() -> Result<()> {
     let steps = Steps::new(Voice::QuietIfDone);
-    newest::ensure_docker(&steps)?;
     kubernetes::ensure(&steps, &mut Apt::new(&steps), &["kube-proxy".to_owned()])
 }
 
@@ -114,6 +113,7 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
         programs::ensure_runtimes(&mut apt)?;
         programs::ensure_company(&steps, &mut apt)?;
         newest::ensure_reference(&steps)?;
+        newest::ensure_docker(&steps)?;
         newest::ensure_prometheus(&steps)?;
         netavark::ensure(&steps, &mut apt)?;
     }

@@ -1,12 +1,13 @@
 //! Docker: the daemon with its bridge, its rules in both families, and containers.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
 
 use super::neighbour::{self, ARCHIVE, COMMAND, Container, IMAGE};
-use super::tools::newest;
+use super::tools::{has_program, newest};
 use crate::containers::unified_cgroups;
 use crate::{Cgroup, Machine, Process, until};
 
@@ -23,6 +24,18 @@ pub enum DockerRelease {
     Newest,
 }
 
+impl DockerRelease {
+    /// Returns whether the release and the programs that it needs are there.
+    pub fn is_here(self) -> bool {
+        let helpers = ["docker", "runc", "containerd"];
+        let daemon = match self {
+            Self::Installed => has_program("dockerd"),
+            Self::Newest => newest("docker", "dockerd").is_some(),
+        };
+        daemon && helpers.into_iter().all(has_program)
+    }
+}
+
 /// Flags of a daemon that writes rules of both families.
 const RULES: [&str; 6] = [
     "--iptables=true",
@@ -35,7 +48,20 @@ const RULES: [&str; 6] = [
 ];
 
 /// Flags of a daemon without a bridge of its own.
-const BARE: [&str; 3] = ["--iptables=false", "--bridge=none", "--storage-driver=vfs"];
+const BARE: [&str; 4] = [
+    "--iptables=false",
+    // Since release 27 it is on by itself.
+    "--ip6tables=false",
+    "--bridge=none",
+    "--storage-driver=vfs",
+];
+
+/// Flags of a daemon with its own settings: a bridge, rules of IPv4, and a process for each
+/// published port.
+const OWN: [&str; 2] = ["--iptables=true", "--storage-driver=vfs"];
+
+/// Published ports are left to rules: no process listens on them.
+const WITHOUT_PROXY: &str = "--userland-proxy=false";
 
 /// Containers stay while the daemon is gone.
 const LIVE_RESTORE: &str = "--live-restore";
@@ -64,8 +90,16 @@ impl Docker {
 
     /// Starts a daemon as [`Docker::without_bridge`] does, whose containers stay while it is gone.
     pub fn with_live_restore(node: &Machine, release: DockerRelease) -> Result<Self> {
-        let [rules, bridge, storage] = BARE;
-        Self::start_with(node, release, &[rules, bridge, storage, LIVE_RESTORE])
+        Self::start_with(node, release, &[&BARE[..], &[LIVE_RESTORE]].concat())
+    }
+
+    /// Starts a daemon with its own settings, and with a process for each published port or without.
+    pub fn with_bridge(node: &Machine, release: DockerRelease, has_proxy: bool) -> Result<Self> {
+        let mut flags = OWN.to_vec();
+        if !has_proxy {
+            flags.push(WITHOUT_PROXY);
+        }
+        Self::start_with(node, release, &flags)
     }
 
     fn start_with(node: &Machine, release: DockerRelease, flags: &[&str]) -> Result<Self> {
@@ -146,6 +180,14 @@ impl Docker {
     pub fn namespace(&self, name: &str) -> Result<Machine> {
         let process = self.call(&format!("inspect --format {{{{.State.Pid}}}} {name}"))?;
         neighbour::of_process(&self.node, name, &process)
+    }
+
+    /// Returns the IPv4 address of a container on a network.
+    pub fn address(&self, container: &str, network: &str) -> Result<IpAddr> {
+        let format = format!("{{{{.NetworkSettings.Networks.{network}.IPAddress}}}}");
+        let shown = self.call(&format!("inspect --format {format} {container}"))?;
+        let address = shown.trim().parse();
+        address.with_context(|| format!("{container}: {shown}"))
     }
 
     /// Returns the output of the daemon so far.
