@@ -305,7 +305,7 @@ fn containers_keep_their_network_while_dockerd_is_restarted() -> Result<()> {
         let address = scene.docker.address("web", "apps")?;
         let serving = Echo::start(&web, PORT)?;
         let (_, stream) = tcp_source(&scene.sandbox.world, 0, at(NODE[0], PUBLISHED))?;
-        // Twice: the second dockerd has read what the first one stored of endpoints that it restored.
+        // Twice: the second dockerd has read what the first one stored of restored endpoints.
         for _ in 0..2 {
             scene.docker.end(Signal::SIGTERM)?;
             tcp_echo(&stream).context("while no dockerd runs")?;
@@ -327,7 +327,7 @@ fn containers_keep_their_network_while_dockerd_is_restarted() -> Result<()> {
                 "{attachments}"
             );
         }
-        // A container that is started now gets another address, and reaches the old one by its name.
+        // A container that is started now gets another address, and reaches the old one by name.
         let client = scene.run("client", "--network apps")?;
         ensure!(scene.docker.address("client", "apps")? != address);
         tcp_source(&client, 0, at(address, PORT))?;

@@ -67,8 +67,9 @@ fn routed_containers_of_docker_are_reached_by_published_ports_and_echo_requests(
     }
     let _serving = Echo::start(&web.machine, PORT)?;
     ensure!(!connects(&scene.sandbox.world, at(NODE[0], PUBLISHED))?);
-    let open = (0..3).map(|_| tcp_source(&scene.sandbox.world, 0, at(web.address, PORT)));
-    let open: Vec<_> = open.collect::<Result<_>>()?;
+    let open = (0..3)
+        .map(|_| tcp_source(&scene.sandbox.world, 0, at(web.address, PORT)))
+        .collect::<Result<Vec<_>>>()?;
     // Echo requests pass, and so do the answers to the container's own.
     let seen = ping_source(&scene.sandbox.world, &web.machine, web.address)?;
     assert_eq!(seen, WORLD[0]);

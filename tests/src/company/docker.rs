@@ -93,7 +93,7 @@ impl Docker {
         Self::start_with(node, release, &[&BARE[..], &[LIVE_RESTORE]].concat())
     }
 
-    /// Starts a daemon with its own settings, and with a process for each published port or without.
+    /// Starts a daemon with its own settings, with a process for each published port or without.
     pub fn with_bridge(node: &Machine, release: DockerRelease, has_proxy: bool) -> Result<Self> {
         let mut flags = OWN.to_vec();
         if !has_proxy {

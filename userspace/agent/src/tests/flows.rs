@@ -85,8 +85,8 @@ fn flows_of_routed_ports_are_counted_and_no_sockets_are_read_for_hostports() {
         .iter()
         .map(|port| (port.port.host_address.as_deref(), port.flows))
         .collect();
-    let expected = [("10.1.2.2", 1), ("192.0.2.1", 1), ("192.0.2.9", 0)];
-    let expected = expected.map(|(at, flows)| (Some(at), Some(flows)));
+    let expected = [("10.1.2.2", 1), ("192.0.2.1", 1), ("192.0.2.9", 0)]
+        .map(|(at, flows)| (Some(at), Some(flows)));
     assert_eq!(counts, expected.into());
     assert_eq!(reads.load(Ordering::Relaxed), 0);
     let _flows: FlowsView = agent.get(path::FLOWS);
