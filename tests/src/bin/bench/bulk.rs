@@ -29,9 +29,13 @@ struct Pair {
 }
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
-    let systems = topology::all(plan.company)?;
+    measure_systems(plan, &topology::all(plan.company)?, &Way::ALL)
+}
+
+/// Measures these systems on these paths.
+pub(crate) fn measure_systems(plan: &Plan, systems: &[Topology], ways: &[Way]) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
-    for way in Way::ALL {
+    for way in ways.iter().copied() {
         let pairs: Vec<_> = systems
             .iter()
             .map(|it| serve(it, way))

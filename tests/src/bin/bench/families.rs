@@ -6,8 +6,8 @@ use crate::goals::Goal;
 use crate::plan::Plan;
 use crate::row::Row;
 use crate::{
-    add_latency, bulk, checks, connect, datagrams, flows, memory, packet_cost, pair, plugin_start,
-    request_response, shaping,
+    add_latency, bulk, checks, connect, datagrams, docker, flows, memory, packet_cost, pair,
+    plugin_start, request_response, shaping,
 };
 
 /// A group of measurements with one name on the command line.
@@ -119,6 +119,24 @@ pub(crate) const FAMILIES: &[Family] = &[
         company: false,
         measure: checks::measure,
         goals: checks::GOALS,
+    },
+    Family {
+        name: "docker",
+        title: "docker run",
+        about: "start of a container with a published port by Docker's bridge driver and by the driver viaduct",
+        usual: false,
+        company: false,
+        measure: docker::measure,
+        goals: docker::GOALS,
+    },
+    Family {
+        name: "docker-ports",
+        title: "Docker's published ports",
+        about: "published ports of networks of Docker's bridge driver and of the driver viaduct, beside Docker's rules",
+        usual: false,
+        company: false,
+        measure: docker::measure_ports,
+        goals: &[],
     },
     Family {
         name: "shaping",

@@ -15,6 +15,7 @@ mod company;
 mod connect;
 mod cpu_time;
 mod datagrams;
+mod docker;
 mod families;
 mod flows;
 mod goals;
@@ -88,7 +89,7 @@ fn main() -> ExitCode {
 fn measure(args: &Args) -> Result<()> {
     if args.families.iter().any(|name| name == "list") {
         for family in FAMILIES {
-            plan::print_line(&format!("{:<10} {}", family.name, family.about));
+            plan::print_line(&format!("{:<12} {}", family.name, family.about));
         }
         return Ok(());
     }

@@ -129,9 +129,9 @@ impl Report {
 }
 
 /// Returns the system that Viaduct is compared with: the reference plugins, with nftables if that
-/// was measured.
+/// was measured, or Docker's own driver.
 pub(crate) fn comparison_system(systems: &[String]) -> Option<&str> {
-    [system::NFT, system::LEGACY]
+    [system::NFT, system::LEGACY, system::DOCKER]
         .into_iter()
         .find(|name| systems.iter().any(|it| it == name))
 }

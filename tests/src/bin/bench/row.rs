@@ -19,6 +19,10 @@ pub(crate) mod system {
     pub(crate) const VIADUCT: &str = "viaduct";
     /// Viaduct without checks of what pods send.
     pub(crate) const UNCHECKED: &str = "viaduct, unchecked";
+    /// A network of Docker's own bridge driver, with Docker's settings.
+    pub(crate) const DOCKER: &str = "bridge driver";
+    /// The same, with `--userland-proxy=false`.
+    pub(crate) const DOCKER_WITHOUT_PROXY: &str = "bridge driver, no proxy";
     /// The plain kernel, without the functions of a CNI plugin. A family has at most one of them.
     pub(crate) const PLAIN: [&str; 2] = [FORWARDING, BASELINE];
 }

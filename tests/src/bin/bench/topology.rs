@@ -1,6 +1,7 @@
 //! The same topology under each system: a node with two pods, and a world.
 
 mod bare_veth;
+mod docker;
 mod forwarding;
 mod other_hostports;
 mod reference;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::company::Company;
 
+pub(crate) use docker::{DockerNode, Driver};
 pub(crate) use forwarding::Forwarding;
 pub(crate) use reference::{Attached, Reference, Tables};
 pub(crate) use viaduct::{Viaduct, mappings, usual_flags};
@@ -134,6 +136,11 @@ pub(crate) fn all(company: Company) -> Result<Vec<Topology>> {
 /// Creates the topologies of the systems without NAT. A bare veth pair has no rules.
 pub(crate) fn plain(company: Company) -> Result<Vec<Topology>> {
     Ok(vec![bare_veth::build()?, forwarding::build(company)?])
+}
+
+/// Creates a bare veth pair.
+pub(crate) fn bare() -> Result<Topology> {
+    bare_veth::build()
 }
 
 /// Creates Viaduct with and without checks of what pods send.
