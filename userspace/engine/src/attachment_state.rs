@@ -8,6 +8,7 @@ use store::Store;
 
 use crate::left_port::LeftPorts;
 use crate::tcx_queue::TcxQueue;
+use crate::trace::Recorder;
 
 /// What the engine keeps about attachments beside their records. It is derived from the records,
 /// or lost with the agent.
@@ -17,14 +18,23 @@ pub(crate) struct AttachmentState {
     pub(crate) last_slot: u32,
     /// The MAC address that each address of a pod had last.
     pub(crate) last_macs: LastMacs,
-    /// Attachments to verify in the background, with the time of their ADD in seconds since 1970.
-    pub(crate) pending_verification: BTreeMap<AttachmentKey, u64>,
+    /// Attachments to verify in the background.
+    pub(crate) pending_verification: BTreeMap<AttachmentKey, PendingVerification>,
     /// Attachments whose ports are left to a runtime that has not bound them yet.
     pub(crate) left_ports: BTreeMap<AttachmentKey, LeftPorts>,
     /// Links of high-traffic pods that wait for the TCX fast path.
     pub(crate) tcx_queue: TcxQueue,
     /// Whether compacting the journal of the records has failed since the last reconciliation.
     pub(crate) compaction_failed: bool,
+}
+
+/// A verification that waits.
+#[derive(Debug)]
+pub(crate) struct PendingVerification {
+    /// Time of the ADD, in seconds since 1970.
+    pub(crate) made_at: u64,
+    /// Recorder of the ADD, if it is traced.
+    pub(crate) recorder: Option<Recorder>,
 }
 
 impl AttachmentState {

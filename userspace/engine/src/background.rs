@@ -7,10 +7,15 @@
 //! * Attach the TCX fast path for pods with high traffic.
 //! * Poll for runtimes that bind the ports of their containers themselves.
 
+use std::time::Instant;
+
 use kernel::Kernel;
 use model::{AttachmentKey, State};
 
+use crate::attachment_state::PendingVerification;
 use crate::error::chain;
+use crate::phases::Phase;
+use crate::trace::{TimeSpan, TracedPhase};
 use crate::{Engine, EngineError};
 
 /// When the engine's thread runs background tasks.
@@ -41,9 +46,13 @@ pub(crate) enum BackgroundTask {
 impl<K: Kernel> Engine<K> {
     /// Queues an attachment for verification; `now` is the time of its ADD in seconds since 1970.
     pub(crate) fn verify_later(&mut self, key: &AttachmentKey, now: u64) {
+        let pending = PendingVerification {
+            made_at: now,
+            recorder: self.phases.recorder(),
+        };
         self.attachments
             .pending_verification
-            .insert(key.clone(), now);
+            .insert(key.clone(), pending);
     }
 
     /// Returns whether a background task waits.
@@ -56,8 +65,8 @@ impl<K: Kernel> Engine<K> {
 
     /// Runs one background task; `None` if there is none.
     pub(crate) fn run_background_task(&mut self) -> Option<BackgroundTask> {
-        if let Some((key, made_at)) = self.attachments.pending_verification.pop_first() {
-            return Some(self.verify_or_reconcile(&key, made_at));
+        if let Some((key, pending)) = self.attachments.pending_verification.pop_first() {
+            return Some(self.verify_or_reconcile(&key, &pending));
         }
         if self.should_compact() {
             return Some(self.compact_records());
@@ -73,8 +82,22 @@ impl<K: Kernel> Engine<K> {
         self.store.is_compaction_due() && !self.attachments.compaction_failed
     }
 
-    fn verify_or_reconcile(&mut self, key: &AttachmentKey, made_at: u64) -> BackgroundTask {
-        match self.verify_attached(key) {
+    fn verify_or_reconcile(
+        &mut self,
+        key: &AttachmentKey,
+        pending: &PendingVerification,
+    ) -> BackgroundTask {
+        let begun = Instant::now();
+        let verified = self.verify_attached(key);
+        if let Some(recorder) = &pending.recorder {
+            recorder.record(vec![TracedPhase {
+                phase: Phase::Verify,
+                span: TimeSpan::since(begun),
+                steps: Vec::new(),
+                failure: verified.as_ref().err().map(|error| chain(error)),
+            }]);
+        }
+        match verified {
             Ok(()) => BackgroundTask::Verified,
             Err(error) => {
                 tracing::warn!(
@@ -82,7 +105,7 @@ impl<K: Kernel> Engine<K> {
                     error = chain(&error),
                     "attachment does not match its record after ADD; reconciling"
                 );
-                self.reconcile(made_at);
+                self.reconcile(pending.made_at);
                 BackgroundTask::Reconciled
             }
         }

@@ -160,7 +160,7 @@ impl<K: Kernel> Engine<K> {
             // Recorded before the first step, so that an agent that dies in between can remove the
             // rest.
             engine.store.put(&record)?;
-            transaction.apply(&mut engine.kernel, &plan)?;
+            transaction.apply(&mut engine.kernel, &mut engine.phases, &plan)?;
             // The pod's side is the other plugin's: as for the reference plugins, it may be down
             // still.
             engine.verify_host(&record.attachment)

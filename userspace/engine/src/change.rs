@@ -26,7 +26,7 @@ impl<K: Kernel> Engine<K> {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        let left = transaction.roll_back(&mut self.kernel);
+        let left = transaction.roll_back(&mut self.kernel, &mut self.phases);
         for failure in &left {
             tracing::warn!(
                 subject = %before,
@@ -57,7 +57,10 @@ impl<K: Kernel> Engine<K> {
     ) -> Result<(), EngineError> {
         self.attach_socket_hooks(attachment);
         self.prepare_netfilter(attachment);
-        transaction.apply(&mut self.kernel, plan)?;
+        if let Err(error) = transaction.apply(&mut self.kernel, &mut self.phases, plan) {
+            self.phases.fail(Phase::Apply, || chain(&error));
+            return Err(error);
+        }
         match verify {
             Verify::Later => Ok(()),
             Verify::BothSides => self.verify(attachment),

@@ -40,6 +40,7 @@ use crate::cancellation::{CancelOnDrop, PendingAdds, RequestState};
 use crate::commands::{Command, Reply};
 use crate::operations::{Operation, Operations};
 use crate::phases::{Phase, PhaseListener};
+use crate::trace::Recorder;
 use crate::worker::{Message, Queued, Worker};
 use crate::{
     AttachedPods, ChainedUpdate, ConfigChange, Degraded, Engine, EngineError, FirewallUpdate,
@@ -486,6 +487,7 @@ impl Handle {
             message,
             state,
             span: Span::current(),
+            recorder: Recorder::current(),
             permit,
         }
     }

@@ -60,6 +60,7 @@ mod status;
 mod sysctl_records;
 mod tcx_fast_path;
 mod tcx_queue;
+mod trace;
 mod transaction;
 mod translated_connections;
 mod tune;
@@ -87,6 +88,7 @@ pub use crate::settings::Settings;
 pub use crate::status::{
     BypassStatus, ForwardingStatus, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,
 };
+pub use crate::trace::{TimeSpan, TraceRecorder, TracedPhase, TracedStep, traced};
 pub use crate::translated_connections::KeptConnections;
 pub use crate::tune::Tune;
 pub use crate::uninstall::{AttachedPods, Uninstalled};

@@ -46,8 +46,8 @@ impl<K: Kernel> Engine<K> {
             self.store.put_network(network)?;
         }
         let intent = self.node_intent();
-        let (kernel, store) = (&mut self.kernel, &mut self.store);
-        let apply = |kernel: &mut K, plan: &Plan| transaction.apply(kernel, plan);
+        let (kernel, store, phases) = (&mut self.kernel, &mut self.store, &mut self.phases);
+        let apply = |kernel: &mut K, plan: &Plan| transaction.apply(kernel, phases, plan);
         let reconciled = self
             .upkeep
             .reconciler

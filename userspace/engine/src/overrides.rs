@@ -77,7 +77,8 @@ impl<K: Kernel> Engine<K> {
             engine.store_non_masquerade(&prefixes)?;
             engine.choices.settings.non_masquerade = prefixes;
             let intent = engine.node_intent();
-            let apply = |kernel: &mut K, plan: &Plan| transaction.apply(kernel, plan);
+            let phases = &mut engine.phases;
+            let apply = |kernel: &mut K, plan: &Plan| transaction.apply(kernel, phases, plan);
             let (kernel, store) = (&mut engine.kernel, &mut engine.store);
             let reconciled = engine
                 .upkeep

@@ -4,6 +4,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use kernel::StepError;
+use steps::Step;
+
+use crate::error::chain;
+use crate::trace::{Recorder, TimeSpan, TracedPhase, TracedStep};
+
 /// A phase of an ADD or DEL. One that occurs several times counts once, with its whole time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
@@ -63,32 +69,109 @@ pub(crate) type PhaseTimes = [Option<Duration>; Phase::ALL.len()];
 /// Measures the command that the engine executes, between `start` and `finish`.
 #[derive(Debug, Default)]
 pub(crate) struct Stopwatch {
-    running: Option<(Instant, PhaseTimes)>,
+    running: Option<Running>,
+}
+
+/// Measurement of a command.
+#[derive(Debug)]
+struct Running {
+    /// End of the phase before.
+    since: Instant,
+    times: PhaseTimes,
+    /// `None` if the command is not traced.
+    trace: Option<Trace>,
+}
+
+/// What is recorded of a command so far.
+#[derive(Debug)]
+struct Trace {
+    recorder: Recorder,
+    phases: Vec<TracedPhase>,
+    /// Steps since the end of the phase before.
+    steps: Vec<TracedStep>,
 }
 
 impl Stopwatch {
-    /// Starts with a command that was queued at this time.
-    pub(crate) fn start(&mut self, queued_at: Instant) {
-        self.running = Some((queued_at, PhaseTimes::default()));
+    /// Starts with a command that was queued at this time. With a recorder, it is traced.
+    pub(crate) fn start(&mut self, queued_at: Instant, recorder: Option<Recorder>) {
+        self.running = Some(Running {
+            since: queued_at,
+            times: PhaseTimes::default(),
+            trace: recorder.map(|recorder| Trace {
+                recorder,
+                phases: Vec::new(),
+                steps: Vec::new(),
+            }),
+        });
         self.end(Phase::Queue);
+    }
+
+    /// Returns the recorder of the command, if it is traced.
+    pub(crate) fn recorder(&self) -> Option<Recorder> {
+        let trace = self.running.as_ref()?.trace.as_ref()?;
+        Some(trace.recorder.clone())
+    }
+
+    /// Executes a step, and records it if the command is traced.
+    pub(crate) fn step<T>(
+        &mut self,
+        step: &Step,
+        execute: impl FnOnce() -> Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        let Some(trace) = self.running.as_mut().and_then(|it| it.trace.as_mut()) else {
+            return execute();
+        };
+        let begun = Instant::now();
+        let result = execute();
+        trace.steps.push(TracedStep {
+            name: step.name(),
+            text: step.to_string(),
+            span: TimeSpan::since(begun),
+            failure: result.as_ref().err().map(|error| chain(error)),
+        });
+        result
     }
 
     /// Ends a phase, which has the time since the end of the one before. Without a command that is
     /// measured, does nothing.
     pub(crate) fn end(&mut self, phase: Phase) {
-        if let Some((since, times)) = &mut self.running {
-            let now = Instant::now();
-            *times[phase as usize].get_or_insert_default() += now.duration_since(*since);
-            *since = now;
+        self.end_with(phase, None);
+    }
+
+    /// Ends a phase that has failed.
+    pub(crate) fn fail(&mut self, phase: Phase, failure: impl FnOnce() -> String) {
+        let failure = self.recorder().map(|_| failure());
+        self.end_with(phase, failure);
+    }
+
+    fn end_with(&mut self, phase: Phase, failure: Option<String>) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        let span = TimeSpan::since(running.since);
+        *running.times[phase as usize].get_or_insert_default() +=
+            span.ended.duration_since(span.begun);
+        running.since = span.ended;
+        if let Some(trace) = &mut running.trace {
+            trace.phases.push(TracedPhase {
+                phase,
+                span,
+                steps: std::mem::take(&mut trace.steps),
+                failure,
+            });
         }
     }
 
-    /// Returns the times of all phases that have ended.
+    /// Returns the times of all phases that have ended, and hands a traced command to its
+    /// recorder.
     pub(crate) fn finish(&mut self) -> PhaseTimes {
-        self.running
-            .take()
-            .map(|(_, times)| times)
-            .unwrap_or_default()
+        let Some(Running { times, trace, .. }) = self.running.take() else {
+            return PhaseTimes::default();
+        };
+        if let Some(trace) = trace {
+            trace.recorder.record(trace.phases);
+        }
+        times
     }
 }
 

@@ -5,7 +5,7 @@ use model::{Attachment, AttachmentKey, State};
 use planner::Plan;
 
 use crate::phases::Phase;
-use crate::transaction::{execute_all, failures};
+use crate::transaction::{execute_all_recorded, failures};
 use crate::{Engine, EngineError};
 
 impl<K: Kernel> Engine<K> {
@@ -57,9 +57,12 @@ impl<K: Kernel> Engine<K> {
         attachment: &Attachment,
         plan: &Plan,
     ) -> Result<(), EngineError> {
-        let failures = failures(execute_all(&mut self.kernel, plan));
-        self.phases.end(Phase::Apply);
-        if !failures.is_empty() {
+        let results = execute_all_recorded(&mut self.kernel, &mut self.phases, plan);
+        let failures = failures(results);
+        if failures.is_empty() {
+            self.phases.end(Phase::Apply);
+        } else {
+            self.phases.fail(Phase::Apply, || failures.join("; "));
             return Err(EngineError::Incomplete {
                 key: attachment.key.clone(),
                 failures,

@@ -12,6 +12,7 @@ use steps::{Step, TunnelStep};
 
 use crate::EngineError;
 use crate::error::chain;
+use crate::phases::Stopwatch;
 
 /// Steps that undo what was executed, in the order of execution.
 #[derive(Debug, Default)]
@@ -30,14 +31,18 @@ impl Transaction {
         }
     }
 
-    /// Executes `plan` up to its first failure.
+    /// Executes `plan` up to its first failure. `phases` records the steps.
     pub(crate) fn apply(
         &mut self,
         kernel: &mut impl Kernel,
+        phases: &mut Stopwatch,
         plan: &Plan,
     ) -> Result<(), EngineError> {
         for step in plan.steps() {
-            let done = execute_or_leave(kernel, step, self.container.as_ref())
+            let done = phases
+                .step(step, || {
+                    execute_or_leave(kernel, step, self.container.as_ref())
+                })
                 .map_err(|source| step_error(step, source))?;
             self.undo.extend(done.undo());
         }
@@ -46,12 +51,12 @@ impl Transaction {
 
     /// Undoes everything that was executed and returns what could not be undone, one line for each
     /// step.
-    pub(crate) fn roll_back(self, kernel: &mut impl Kernel) -> Vec<String> {
+    pub(crate) fn roll_back(self, kernel: &mut impl Kernel, phases: &mut Stopwatch) -> Vec<String> {
         // In reverse order: a later step may depend on an earlier one.
         self.undo
             .iter()
             .rev()
-            .filter_map(|step| execute_step(kernel, step, self.container.as_ref()).failure)
+            .filter_map(|step| execute_step(kernel, phases, step, self.container.as_ref()).failure)
             .collect()
     }
 }
@@ -104,15 +109,28 @@ pub(crate) fn execute_all(kernel: &mut impl Kernel, plan: &Plan) -> Vec<StepResu
     execute_all_of(kernel, plan, None)
 }
 
+/// Executes every step as [`execute_all`] does. `phases` records the steps.
+pub(crate) fn execute_all_recorded(
+    kernel: &mut impl Kernel,
+    phases: &mut Stopwatch,
+    plan: &Plan,
+) -> Vec<StepResult> {
+    plan.steps()
+        .iter()
+        .map(|step| execute_step(kernel, phases, step, None))
+        .collect()
+}
+
 /// Executes every step as [`execute_all`] does, for an attachment of `container`.
 pub(crate) fn execute_all_of(
     kernel: &mut impl Kernel,
     plan: &Plan,
     container: Option<&ContainerId>,
 ) -> Vec<StepResult> {
+    let phases = &mut Stopwatch::default();
     plan.steps()
         .iter()
-        .map(|step| execute_step(kernel, step, container))
+        .map(|step| execute_step(kernel, phases, step, container))
         .collect()
 }
 
@@ -126,10 +144,12 @@ pub(crate) fn failures(results: Vec<StepResult>) -> Vec<String> {
 
 fn execute_step(
     kernel: &mut impl Kernel,
+    phases: &mut Stopwatch,
     step: &Step,
     container: Option<&ContainerId>,
 ) -> StepResult {
-    let failure = match execute_or_leave(kernel, step, container) {
+    let executed = phases.step(step, || execute_or_leave(kernel, step, container));
+    let failure = match executed {
         Err(error) if !(error.is_gone() && removes(step)) => Some(match error.port_in_use() {
             Some(in_use) => in_use.to_string(),
             None => format!("failed to {step}: {}", chain(&error)),

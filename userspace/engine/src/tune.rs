@@ -80,7 +80,7 @@ impl<K: Kernel> Engine<K> {
         let plan = planner::Plan::single(step);
         let before = Before::Settings(tune.ifname.clone());
         self.transact(before, |engine, transaction| {
-            transaction.apply(&mut engine.kernel, &plan)?;
+            transaction.apply(&mut engine.kernel, &mut engine.phases, &plan)?;
             engine.update_recorded_mac(tune)
         })?;
         Ok(recorded)
@@ -181,7 +181,7 @@ impl<K: Kernel> Engine<K> {
 
     fn step(&mut self, step: &Step) -> Result<(), EngineError> {
         let plan = planner::Plan::single(step.clone());
-        Transaction::default().apply(&mut self.kernel, &plan)
+        Transaction::default().apply(&mut self.kernel, &mut self.phases, &plan)
     }
 
     /// Records the previous settings, unless there is a record: a second ADD would record what the

@@ -15,6 +15,7 @@ use crate::cancellation::RequestState;
 use crate::commands::{Command, Reply, Title};
 use crate::operations::{OperationGuard, Operations};
 use crate::phases::{Phase, PhaseListener};
+use crate::trace::Recorder;
 use crate::{AttachedPods, Engine, EngineError, Report, Status, Uninstalled};
 
 /// Request in the queue.
@@ -27,6 +28,8 @@ pub(crate) struct Queued {
     pub(crate) permit: Option<OwnedSemaphorePermit>,
     /// Entry in the list of operations of `viaductctl status`.
     pub(crate) operation: OperationGuard,
+    /// Recorder of the caller, if it traces the request.
+    pub(crate) recorder: Option<Recorder>,
 }
 
 /// Content of a request.
@@ -78,6 +81,7 @@ impl<K: Kernel> Worker<K> {
                 span,
                 permit,
                 operation,
+                recorder,
             } = next;
             drop(permit);
             let _entered = span.entered();
@@ -97,16 +101,18 @@ impl<K: Kernel> Worker<K> {
                     }
                 }
                 Message::Command(command) => match command.measured_as() {
-                    Some(name) => self.execute_measured(name, command, queued_at),
+                    Some(name) => {
+                        self.engine.phases.start(queued_at, recorder);
+                        self.execute_measured(name, command);
+                    }
                     None => self.execute(command),
                 },
             }
         }
     }
 
-    /// Executes a command and reports its phases, after its answer.
-    fn execute_measured(&mut self, name: &'static str, command: Command, queued_at: Instant) {
-        self.engine.phases.start(queued_at);
+    /// Executes a command whose measurement has started, and reports its phases after its answer.
+    fn execute_measured(&mut self, name: &'static str, command: Command) {
         self.execute(command);
         self.phases.report(name, &self.engine.phases.finish());
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 mod hook;
+mod name;
 mod settings;
 mod spec;
 mod undo;

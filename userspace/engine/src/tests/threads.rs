@@ -7,7 +7,7 @@ use steps::{Question, Step};
 use tokio::runtime::Builder;
 
 use super::*;
-use crate::{Handle, Phase, spawn};
+use crate::{Handle, Phase, TraceRecorder, TracedPhase, spawn};
 
 /// Kernel that reports certain steps and waits for a permit before it executes them.
 struct Gate {
@@ -391,4 +391,40 @@ fn a_failed_add_has_the_phase_in_which_it_is_undone() {
         .collect();
     let expected = [Phase::Queue, Phase::Network, Phase::Observe, Phase::Undo];
     assert_eq!(phases, expected);
+}
+
+/// Sends the phases of traced commands.
+struct Sent(Sender<Vec<TracedPhase>>);
+
+impl TraceRecorder for Sent {
+    fn record(&self, phases: Vec<TracedPhase>) {
+        // The test has ended.
+        let _ended = self.0.send(phases);
+    }
+}
+
+#[test]
+fn a_traced_add_has_its_phases_with_their_steps_and_later_its_verification() {
+    let running = run();
+    let intent = running.node.intent("c1");
+    let handle = running.handle;
+    let (report, reported) = channel();
+    let add = crate::traced(std::sync::Arc::new(Sent(report)), handle.add(intent, NOW));
+    block_on(add).unwrap();
+    let phases = reported.recv().unwrap();
+    let apply = phases.iter().find(|it| it.phase == Phase::Apply).unwrap();
+    assert!(apply.steps.iter().any(|step| step.name == "create veth"));
+    for pair in phases.windows(2) {
+        assert_eq!(pair[0].span.ended, pair[1].span.begun);
+    }
+    for phase in &phases {
+        assert_eq!(phase.failure, None);
+        for step in &phase.steps {
+            assert!(phase.span.begun <= step.span.begun && step.span.ended <= phase.span.ended);
+            assert_eq!(step.failure, None);
+        }
+    }
+    let verified = reported.recv().unwrap();
+    assert_eq!(verified[0].phase, Phase::Verify);
+    assert!(verified[0].span.begun >= apply.span.ended);
 }
