@@ -58,6 +58,16 @@ pub(crate) fn unit() -> Result<Vec<TestBinary>> {
     build(Command::new("cargo").args(["test", "--workspace"]))
 }
 
+/// Builds the agent's unit tests with its feature `otlp`, which the default build does not have.
+pub(crate) fn unit_with_traces() -> Result<Vec<TestBinary>> {
+    let features = ["--features", "agent/otlp", "--bin", "viaductd"];
+    build(
+        Command::new("cargo")
+            .args(["test", "--workspace"])
+            .args(features),
+    )
+}
+
 /// Builds the integration tests of those names, which need root, and returns them in that order.
 /// The whole workspace is selected, so that what the unit tests have compiled is used again.
 pub(crate) fn rooted(metadata: &Metadata, names: &[String]) -> Result<Vec<TestBinary>> {

@@ -180,6 +180,8 @@ fn style_rules() -> Count {
 
 fn unit(selection: &Selection) -> Result<Count> {
     let mut tests = binaries::unit()?;
+    // Other files than those of the default build: their names have another hash.
+    tests.extend(binaries::unit_with_traces()?);
     tests.retain(|it| selection.reach.has_package(&it.package));
     let conditions = Conditions {
         as_root: false,

@@ -25,6 +25,7 @@ use crate::telemetry::events::Events;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::rates::RateSampler;
+use crate::telemetry::traces::Traces;
 
 /// State that all request handlers share.
 #[derive(Debug)]
@@ -48,6 +49,7 @@ pub(crate) struct App {
     pub(crate) installation: Installation,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
     pub(crate) rate_sampler: RateSampler,
     pub(crate) losses: Losses,
     pub(crate) drop_events: DropEvents,

@@ -11,14 +11,19 @@ pub(crate) fn now() -> u64 {
 }
 
 /// As [`now`], in milliseconds.
+pub(crate) fn now_ms() -> u64 {
+    let since = system_time().duration_since(UNIX_EPOCH);
+    let milliseconds = since.map_or(0, |duration| duration.as_millis());
+    u64::try_from(milliseconds).unwrap_or(u64::MAX)
+}
+
+/// Returns the time of the machine's clock.
 #[expect(
     clippy::disallowed_methods,
     reason = "all other code gets the time as an argument"
 )]
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let milliseconds = since.map_or(0, |duration| duration.as_millis());
-    u64::try_from(milliseconds).unwrap_or(u64::MAX)
+pub(crate) fn system_time() -> SystemTime {
+    SystemTime::now()
 }
 
 /// Returns a time in seconds since 1970 (UTC) in the format of RFC 3339.

@@ -19,6 +19,7 @@ use planner::{
 
 use crate::cni::file_watch::Directories;
 use crate::telemetry::log::LogFormat;
+use crate::telemetry::traces::OtlpEndpoint;
 use declare::{KeyValue, Rule, config, keys};
 use parsers::{items, log_level, mode, optional_path, parse, path, prefixes, ranges};
 use values::{Access, annotation, egress, flow_entries, hairpin, mtu, non_masquerade};
@@ -104,6 +105,10 @@ keys! {
     /// them [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_listen: Option<String> = r#""127.0.0.1:9464""#,
+    /// Receiver of OTLP over HTTP to export a trace of each ADD and DEL to, by its address; needs an
+    /// agent that is built with the feature otlp [default: none]
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String> = r#""http://127.0.0.1:4318""#,
     /// Unix socket that serves Docker's network driver and IPAM driver, in a directory that exists
     /// [default: none]
     #[arg(long, value_name = "FILE")]
@@ -310,6 +315,11 @@ config! {
     Restart "metrics-listen" => metrics_listen: Option<SocketAddr> = keys
         .metrics_listen
         .map(|address| parse("metrics-listen", &address))
+        .transpose()?,
+    /// Where traces are exported to; `None` for nowhere.
+    Restart "otlp-endpoint" => otlp_endpoint: Option<OtlpEndpoint> = keys
+        .otlp_endpoint
+        .map(|url| parse("otlp-endpoint", &url))
         .transpose()?,
     /// Docker's drivers; `None` if they are not served.
     Restart "docker-socket, docker-state" => docker: Option<DockerFiles> =

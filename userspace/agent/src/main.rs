@@ -55,6 +55,7 @@ use crate::telemetry::log;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::rates::RateSampler;
+use crate::telemetry::traces::Traces;
 
 /// Time that threads with file accesses get to finish when the agent stops.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -106,9 +107,12 @@ fn run(options: Options) -> Result<()> {
     let (socket, files) = (config.socket.clone(), WatchedFiles::of(&config));
     let interval = config.drop_event_interval;
     let events = Events::open(&config.state_dir);
+    let traces = Traces::start(config.otlp_endpoint.as_ref())?;
+    let exporter = traces.exporter();
     let app = App {
         drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
-        metrics: Metrics::of_engine(&handle),
+        metrics: Metrics::of_engine(&handle, &traces),
+        traces,
         datapath_log: DatapathLogReader::new(handle.clone()),
         handle,
         request_memory: RequestMemory::default(),
@@ -140,6 +144,7 @@ fn run(options: Options) -> Result<()> {
         .join()
         .map_err(|_| anyhow!("the engine's thread panicked"))?;
     events.finish();
+    exporter.finish();
     finish(gone.load(Ordering::Acquire), &socket)?;
     served
 }

@@ -14,3 +14,4 @@ mod process_metrics;
 pub(crate) mod rates;
 pub(crate) mod refused_flows;
 pub(crate) mod stuck_engine;
+pub(crate) mod traces;

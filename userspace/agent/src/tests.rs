@@ -7,6 +7,8 @@ mod flows;
 mod netavark;
 mod overload;
 mod refused_adds;
+#[cfg(feature = "otlp")]
+mod traces;
 mod tuning;
 mod why;
 
@@ -158,10 +160,10 @@ fn serve(
         Ok(received)
     };
     let drop_events = DropEvents::new(handle.clone(), config.drop_event_interval, listen);
+    let traces = crate::telemetry::traces::Traces::start(config.otlp_endpoint.as_ref()).unwrap();
     let datapath_log = crate::telemetry::datapath_log::DatapathLogReader::new(handle.clone());
     let app = Arc::new(App {
         datapath_log,
-        handle,
         config: LiveConfig::new(config.clone()),
         request_memory: RequestMemory::default(),
         answers: AnswerMemory::default(),
@@ -177,10 +179,12 @@ fn serve(
         installed_files: InstalledFiles::of(config, None),
         installation: crate::process::installation::Installation::of(config),
         events: Arc::default(),
-        metrics: crate::telemetry::metrics::Metrics::default(),
+        metrics: crate::telemetry::metrics::Metrics::of_engine(&handle, &traces),
+        traces,
         rate_sampler: crate::telemetry::rates::RateSampler::default(),
         losses: crate::telemetry::losses::Losses::default(),
         drop_events,
+        handle,
         lifecycle: crate::process::lifecycle::Lifecycle::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -29,6 +29,7 @@ use crate::http::limits::log_placeholder_burst;
 use crate::http::{names, view};
 use crate::process::installation;
 use crate::telemetry::events::NewEvent;
+use crate::telemetry::traces;
 use crate::{clock, config};
 
 /// Query parameters that locate a container without a record.
@@ -134,10 +135,9 @@ impl App {
         let started = Instant::now();
         let subject = format!("{}/{}", request.container_id, request.ifname);
         let pod = cni::pod_of(&request.args).as_ref().map(names::pod);
-        let result = self
-            .execute(command, request, client)
-            .instrument(span)
-            .await;
+        let trace = self.traces.begin(command, &request);
+        let execution = self.execute(command, request, client).instrument(span);
+        let result = traces::record(trace, execution).await;
         let (outcome, message) = match &result {
             Ok(_) => (EventOutcome::Done, String::new()),
             Err(failure) => (EventOutcome::Failed, failure.to_string()),

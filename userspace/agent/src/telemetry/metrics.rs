@@ -16,6 +16,7 @@ use prometheus_client::registry::Registry;
 
 use crate::telemetry::events::EventCounters;
 use crate::telemetry::phase_metrics::PhaseMetrics;
+use crate::telemetry::traces::{SpanCounts, Traces};
 use crate::telemetry::{peer_metrics, process_metrics};
 
 /// Upper bounds of the latency buckets in seconds: an ADD takes some milliseconds, and runtimes
@@ -30,6 +31,7 @@ pub(crate) struct Metrics {
     requests: Family<Request, Counter>,
     seconds: Family<Verb, Histogram>,
     phases: PhaseMetrics,
+    spans: SpanCounts,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -87,14 +89,18 @@ impl Default for Metrics {
             requests: Family::default(),
             seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
             phases: PhaseMetrics::default(),
+            spans: SpanCounts::default(),
         }
     }
 }
 
 impl Metrics {
-    /// Returns metrics without requests, which count the phases of all commands from now on.
-    pub(crate) fn of_engine(handle: &Handle) -> Self {
-        let metrics = Self::default();
+    /// Returns metrics without requests, which count phases and spans of commands from now on.
+    pub(crate) fn of_engine(handle: &Handle, traces: &Traces) -> Self {
+        let metrics = Self {
+            spans: traces.counts(),
+            ..Self::default()
+        };
         let phases = metrics.phases.clone();
         handle.set_phase_listener(move |command, phase, took| phases.count(command, phase, took));
         metrics
@@ -121,14 +127,12 @@ impl Metrics {
         let mut registry = Registry::with_prefix("viaduct");
         process_metrics::register_build(&mut registry);
         registry.register("events", "Events by action and outcome", events);
-        registry.register(
-            "requests",
-            "Requests by verb and outcome",
-            self.requests.clone(),
-        );
+        let requests = self.requests.clone();
+        registry.register("requests", "Requests by verb and outcome", requests);
         let seconds = self.seconds.clone();
         registry.register("request_seconds", "Latency of requests in seconds", seconds);
         self.phases.register(&mut registry);
+        self.spans.register(&mut registry);
         let uptime = signed(uptime.as_secs());
         gauge(
             &mut registry,
