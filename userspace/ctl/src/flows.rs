@@ -2,6 +2,7 @@
 //! of the flow table.
 
 mod rates;
+mod screen;
 
 use std::io::{self, IsTerminal};
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use ratatui::text::Text;
 use ratatui::widgets::Paragraph;
 
 use self::rates::with_rates;
+use self::screen::screen;
 use crate::output::Output;
 use crate::{decode, get, print, render};
 
@@ -150,42 +152,61 @@ impl Flows {
         Ok(Sample { at, view })
     }
 
-    /// Renders the flows with their rates since an earlier sample.
-    fn table(&self, before: &Sample, now: Sample) -> String {
+    /// Returns the flows with their rates since an earlier sample.
+    fn rates(&self, before: &Sample, now: Sample) -> (FlowsView, Vec<f64>) {
         let span = now.at.saturating_duration_since(before.at).as_secs_f64();
         let by_rate = self.sort.is_none_or(|key| key == SortKey::Rate);
-        let (view, rates) = with_rates(&before.view, now.view, span, (by_rate, self.limit));
+        with_rates(&before.view, now.view, span, (by_rate, self.limit))
+    }
+
+    /// Renders the flows with their rates since an earlier sample.
+    fn table(&self, before: &Sample, now: Sample) -> String {
+        let (view, rates) = self.rates(before, now);
         render::flows(&view, Some(&rates), self.output.style())
+    }
+
+    /// Returns the name of the order.
+    fn order(&self) -> &'static str {
+        match self.sort {
+            None | Some(SortKey::Rate) => "rate",
+            Some(SortKey::Bytes) => "bytes",
+            Some(SortKey::Packets) => "packets",
+            Some(SortKey::Age) => "age",
+            Some(SortKey::Idle) => "idle time",
+        }
     }
 
     /// Lists the flows until the user presses q, Esc or Ctrl-C, or until the output is closed.
     fn watch(&self, client: &Client, interval: Duration) -> Result<String> {
         let mut before = self.sample(client)?;
-        let mut next = || -> Result<String> {
+        let mut next = || -> Result<[Sample; 2]> {
             let now = self.sample(client)?;
             let later = Sample {
                 at: now.at,
                 view: now.view.clone(),
             };
-            let table = self.table(&before, now);
-            before = later;
-            Ok(table)
+            Ok([std::mem::replace(&mut before, later), now])
         };
         if !io::stdout().is_terminal() {
             loop {
                 std::thread::sleep(interval);
-                print(&format!("{}\n", next()?))?;
+                let [before, now] = next()?;
+                print(&format!("{}\n", self.table(&before, now)))?;
             }
         }
+        let mut rows = || {
+            let [before, now] = next()?;
+            Ok(self.rates(&before, now))
+        };
         let mut terminal =
             ratatui::try_init().context("cannot initialise the terminal: redirect the output")?;
-        let shown = show(&mut terminal, interval, &mut next);
+        let shown = show(&mut terminal, interval, self.order(), &mut rows);
         ratatui::restore();
         shown.map(|()| String::new())
     }
 }
 
-/// Draws the tables until the user quits.
+/// Draws the flows and their rates until the user quits.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "the other keys have no meaning"
@@ -193,13 +214,19 @@ impl Flows {
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     interval: Duration,
-    next: &mut impl FnMut() -> Result<String>,
+    order: &str,
+    next: &mut impl FnMut() -> Result<(FlowsView, Vec<f64>)>,
 ) -> Result<()> {
-    let mut table = "Measuring rates; q quits.\n".to_owned();
+    let mut rows: Option<(FlowsView, Vec<f64>)> = None;
     loop {
         let until = Instant::now() + interval;
         terminal.draw(|frame| {
-            frame.render_widget(Paragraph::new(Text::from(table.as_str())), frame.area());
+            let area = frame.area();
+            let text = match &rows {
+                None => "Measuring rates; q quits".to_owned(),
+                Some((view, rates)) => screen(view, rates, order, (area.width, area.height)),
+            };
+            frame.render_widget(Paragraph::new(Text::from(text)), area);
         })?;
         while event::poll(until.saturating_duration_since(Instant::now()))? {
             if let Event::Key(key) = event::read()? {
@@ -211,6 +238,6 @@ fn show(
                 }
             }
         }
-        table = next()?;
+        rows = Some(next()?);
     }
 }

@@ -27,8 +27,8 @@ use format::{duration, join, pod_name};
 use table::styled_table;
 
 pub(crate) use drops::dropped;
-pub(crate) use flows::{flow_table, flows};
-pub(crate) use format::{bits, short_id};
+pub(crate) use flows::{flow_pod, flow_table, flows};
+pub(crate) use format::{bits, short_id, shortened};
 pub(crate) use peers::peers;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;

@@ -80,7 +80,7 @@ fn flow(view: &FlowView) -> Row {
     };
     let seconds = |seconds: Option<u32>| known(seconds.map(|it| duration(it.into())));
     row([
-        text(pod_name(view.pod.as_ref(), view.container_id.as_ref())),
+        text(flow_pod(view)),
         text(peer(view)),
         text(&view.kind),
         text(&view.protocol),
@@ -94,6 +94,11 @@ fn flow(view: &FlowView) -> Row {
         number(traffic(view.sent_packets, view.sent_bytes)),
         number(traffic(view.answered_packets, view.answered_bytes)),
     ])
+}
+
+/// Returns the name of a flow's pod, or of the node.
+pub(crate) fn flow_pod(view: &FlowView) -> String {
+    pod_name(view.pod.as_ref(), view.container_id.as_ref())
 }
 
 /// Returns a value, or `-` if it is not known.

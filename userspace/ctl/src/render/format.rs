@@ -11,6 +11,22 @@ pub(crate) fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> Str
     }
 }
 
+/// Shortens a text to `width` characters: the beginning and the end of names distinguish pods.
+pub(crate) fn shortened(name: &str, width: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= width {
+        return name.to_owned();
+    }
+    if width == 0 {
+        return String::new();
+    }
+    let head = width.saturating_sub(1) / 2;
+    let tail = width.saturating_sub(head + 1);
+    let head = letters.iter().take(head);
+    let tail = letters.iter().skip(letters.len() - tail);
+    head.chain([&'…']).chain(tail).collect()
+}
+
 /// Formats bits per second with at most three digits and a decimal unit prefix.
 pub(crate) fn bits(rate: f64) -> String {
     let units = ["", "k", "M", "G", "T", "P"];

@@ -8,7 +8,7 @@ use ratatui::text::Line as Text;
 use ratatui::widgets::{Cell, Row, Table};
 
 use super::rates::{PodRates, Rates, SortKey, as_float};
-use crate::render::{self, bits, number, text};
+use crate::render::{self, bits, number, shortened, text};
 
 /// Width of a bar, in terminal cells.
 const BAR: u16 = 12;
@@ -246,19 +246,6 @@ fn colour(rates: &Rates) -> Color {
 
 fn right(text: &str, width: u16) -> String {
     format!("{text:>0$}", usize::from(width))
-}
-
-/// Shortens a name to `width` characters: its beginning and its end distinguish pods.
-fn shortened(name: &str, width: usize) -> String {
-    let letters: Vec<char> = name.chars().collect();
-    if letters.len() <= width {
-        return name.to_owned();
-    }
-    let head = width.saturating_sub(1) / 2;
-    let tail = width.saturating_sub(head + 1);
-    let head = letters.iter().take(head);
-    let tail = letters.iter().skip(letters.len() - tail);
-    head.chain([&'…']).chain(tail).collect()
 }
 
 /// Renders all selected pods as plain text, for pipes and scripts.
