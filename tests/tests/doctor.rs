@@ -3,9 +3,12 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e::company::RecordedRules;
-use e2e::{Agent, Machine, Sandbox, UPLINK, program, until};
+use e2e::{
+    Agent, Config, Machine, Mapping, Process, Sandbox, UPLINK, program, set_bridge_netfilter,
+    skipped, until,
+};
 use serde_json::{Value, json};
 
 /// Configuration file of the agent.
@@ -76,16 +79,21 @@ fn await_reason(agent: &Agent, reason: &str) -> Result<()> {
 
 /// Checks that doctor names a fault without an agent, once beside an agent, and after its end.
 fn names_with_and_without_an_agent(node: &Machine, reason: &str) -> Result<()> {
-    let before = Report::of(node, "")?;
+    names_with_arguments(node, reason, "")
+}
+
+/// As [`names_with_and_without_an_agent`], for doctor with these arguments.
+fn names_with_arguments(node: &Machine, reason: &str, arguments: &str) -> Result<()> {
+    let before = Report::of(node, arguments)?;
     assert_eq!(before.outcomes(reason).len(), 1, "{}", before.text);
     assert_eq!(before.code, Some(1));
     let mut agent = start(node)?;
     await_reason(&agent, reason)?;
-    let beside = Report::of(node, "")?;
+    let beside = Report::of(node, arguments)?;
     assert_eq!(beside.outcomes(reason), ["fail"], "{}", beside.text);
     assert_eq!(beside.code, Some(1));
     agent.kill()?;
-    let after = Report::of(node, "")?;
+    let after = Report::of(node, arguments)?;
     assert!(!after.outcomes(reason).is_empty(), "{}", after.text);
     assert!(after.text.contains("agent-unreachable"), "{}", after.text);
     Ok(())
@@ -196,6 +204,168 @@ fn dockers_dropping_policy_is_named_with_and_without_an_agent() -> Result<()> {
         carried.outcomes("forwarding-dropped").is_empty(),
         "{}",
         carried.text
+    );
+    Ok(())
+}
+
+/// What other software does to the node before the agent's start, by the reason that doctor names:
+/// commands, and keys of the agent.
+const FAULTS: [(&str, &[&str], &str); 4] = [
+    (
+        "subnet-overlap",
+        &["ip route add 10.244.1.128/25 dev up0"],
+        "bypass-netfilter = \"never\"\n",
+    ),
+    (
+        "forwarding-dropped",
+        &[
+            "nft add table inet guard",
+            "nft add chain inet guard forward { type filter hook forward priority 0; policy drop; }",
+        ],
+        "forwarding = \"leave\"\n",
+    ),
+    (
+        "forwarding-dropped",
+        &[
+            "nft add table inet guard",
+            "nft add chain inet guard forward { type filter hook forward priority 0; policy accept; }",
+            "nft add rule inet guard forward ct state established accept",
+            "nft add rule inet guard forward drop",
+        ],
+        "forwarding = \"leave\"\n",
+    ),
+    (
+        "ipsec-policy",
+        &["ip xfrm policy add src 10.244.1.0/24 dst 0.0.0.0/0 dir fwd action block"],
+        "",
+    ),
+];
+
+#[test]
+fn a_route_a_chain_and_an_ipsec_policy_are_named_with_and_without_an_agent() -> Result<()> {
+    for (reason, commands, keys) in FAULTS {
+        let sandbox = Sandbox::new()?;
+        let node = &sandbox.node;
+        configure(node, keys)?;
+        let made: Result<Vec<String>> = commands.iter().map(|line| node.call(line)).collect();
+        if reason == "ipsec-policy" && made.is_err() {
+            skipped("this kernel has no IPsec");
+            continue;
+        }
+        made?;
+        names_with_and_without_an_agent(node, reason).context(commands.join("; "))?;
+    }
+    Ok(())
+}
+
+/// The link is the operator's: an agent reports it, and sets what all its networks need.
+#[test]
+fn forwarding_that_other_software_turns_off_is_named_with_and_without_an_agent() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let node = &sandbox.node;
+    configure(node, "bypass-netfilter = \"never\"\n")?;
+    let mut agent = start(node)?;
+    node.sysctl(&format!("ipv4/conf/{UPLINK}/forwarding"), "0")?;
+    await_reason(&agent, "forwarding-off")?;
+    let beside = Report::of(node, "")?;
+    assert_eq!(
+        beside.outcomes("forwarding-off"),
+        ["fail"],
+        "{}",
+        beside.text
+    );
+    node.sysctl(&format!("ipv4/conf/{UPLINK}/forwarding"), "1")?;
+    until("the agent finds other software at the sysctl", || {
+        node.sysctl("ipv4/ip_forward", "0")?;
+        let status = agent.get("/v1/status")?;
+        let degraded = status["degraded"].as_array().into_iter().flatten();
+        let mut words = degraded.map(|one| &one["reason"]);
+        Ok(words.any(|word| word == "sysctl-contested").then_some(()))
+    })?;
+    let contested = Report::of(node, "")?;
+    assert_eq!(
+        contested.outcomes("sysctl-contested"),
+        ["fail"],
+        "{}",
+        contested.text
+    );
+    agent.kill()?;
+    node.sysctl("ipv4/ip_forward", "0")?;
+    let after = Report::of(node, "")?;
+    assert!(
+        after.outcomes("forwarding-off").contains(&"warn"),
+        "{}",
+        after.text
+    );
+    assert!(
+        after.text.contains("net.ipv4.ip_forward is 0"),
+        "{}",
+        after.text
+    );
+    Ok(())
+}
+
+#[test]
+fn bridge_netfilter_is_named_with_and_without_an_agent() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let node = &sandbox.node;
+    configure(node, "")?;
+    if set_bridge_netfilter(node, true).is_err() {
+        skipped("this kernel has no bridge netfilter");
+        return Ok(());
+    }
+    let words = "rules of iptables also apply to packets between pods";
+    let before = Report::of(node, "")?;
+    assert!(before.text.contains(words), "{}", before.text);
+    let _agent = start(node)?;
+    let beside = Report::of(node, "")?;
+    assert!(beside.text.contains(words), "{}", beside.text);
+    set_bridge_netfilter(node, false)?;
+    let without = Report::of(node, "")?;
+    assert!(!without.text.contains(words), "{}", without.text);
+    Ok(())
+}
+
+#[test]
+fn the_order_of_conflists_is_named_with_and_without_an_agent() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let directory = tempfile::tempdir()?;
+    std::os::unix::fs::symlink(program("cni/viaduct"), directory.path().join("viaduct"))?;
+    conflist(&directory.path().join("10-viaduct.conflist"))?;
+    let other = json!({ "cniVersion": "1.0.0", "name": "other", "plugins": [{ "type": "bridge" }] });
+    std::fs::write(
+        directory.path().join("05-other.conflist"),
+        other.to_string(),
+    )?;
+    let shown = directory.path().display();
+    configure(
+        &sandbox.node,
+        &format!("cni-conf-dir = \"{shown}\"\ncni-bin-dir = \"{shown}\"\n"),
+    )?;
+    let arguments = format!("--configurations {shown} --path {shown}");
+    names_with_arguments(&sandbox.node, "conflist-shadowed", &arguments)
+}
+
+#[test]
+fn a_process_outside_of_the_agents_cgroup_is_named_beside_an_agent() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let node = &sandbox.node;
+    configure(node, "")?;
+    let agent = start(node)?;
+    if agent.cgroup().is_none() {
+        skipped("no cgroup2 is mounted");
+        return Ok(());
+    }
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(Config::new("1.0.0").publish(&[Mapping::tcp(8080, 80)]))?;
+    let _process = Process::start(node, &["sleep", "1000"])?;
+    await_reason(&agent, "cgroup-uncovered")?;
+    let beside = Report::of(node, "")?;
+    assert_eq!(
+        beside.outcomes("cgroup-uncovered"),
+        ["fail"],
+        "{}",
+        beside.text
     );
     Ok(())
 }
