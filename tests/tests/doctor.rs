@@ -332,7 +332,8 @@ fn the_order_of_conflists_is_named_with_and_without_an_agent() -> Result<()> {
     let directory = tempfile::tempdir()?;
     std::os::unix::fs::symlink(program("cni/viaduct"), directory.path().join("viaduct"))?;
     conflist(&directory.path().join("10-viaduct.conflist"))?;
-    let other = json!({ "cniVersion": "1.0.0", "name": "other", "plugins": [{ "type": "bridge" }] });
+    let other =
+        json!({ "cniVersion": "1.0.0", "name": "other", "plugins": [{ "type": "bridge" }] });
     std::fs::write(
         directory.path().join("05-other.conflist"),
         other.to_string(),

@@ -6,7 +6,7 @@ use crate::goals::Goal;
 use crate::plan::Plan;
 use crate::row::Row;
 use crate::{
-    add_latency, bulk, checks, connect, datagrams, docker, flows, memory, packet_cost, pair,
+    add_latency, bulk, checks, connect, datagrams, docker, drops, flows, memory, packet_cost, pair,
     plugin_start, request_response, shaping,
 };
 
@@ -137,6 +137,15 @@ pub(crate) const FAMILIES: &[Family] = &[
         company: false,
         measure: docker::measure_ports,
         goals: &[],
+    },
+    Family {
+        name: "drops",
+        title: "drop events",
+        about: "CPU time per dropped packet, with and without a client that follows drop events",
+        usual: false,
+        company: false,
+        measure: drops::measure,
+        goals: drops::GOALS,
     },
     Family {
         name: "shaping",

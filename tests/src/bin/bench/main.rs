@@ -16,6 +16,7 @@ mod connect;
 mod cpu_time;
 mod datagrams;
 mod docker;
+mod drops;
 mod families;
 mod flows;
 mod goals;

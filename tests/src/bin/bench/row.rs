@@ -23,6 +23,8 @@ pub(crate) mod system {
     pub(crate) const DOCKER: &str = "bridge driver";
     /// The same, with `--userland-proxy=false`.
     pub(crate) const DOCKER_WITHOUT_PROXY: &str = "bridge driver, no proxy";
+    /// Viaduct while no client follows drop events.
+    pub(crate) const WITHOUT_LISTENER: &str = "viaduct, no listener";
     /// The plain kernel, without the functions of a CNI plugin. A family has at most one of them.
     pub(crate) const PLAIN: [&str; 2] = [FORWARDING, BASELINE];
 }
