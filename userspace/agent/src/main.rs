@@ -55,7 +55,7 @@ use crate::telemetry::log;
 use crate::telemetry::losses::Losses;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::rates::RateSampler;
-use crate::telemetry::traces::Traces;
+use crate::telemetry::traces::{self, Traces};
 
 /// Time that threads with file accesses get to finish when the agent stops.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -85,6 +85,7 @@ fn run(options: Options) -> Result<()> {
     }
     let config = Config::load(options.clone())?;
     let log_level = log::start(log::parse_filter(&config.log_level)?, config.log_format);
+    traces::check_support(config.otlp_endpoint.as_ref())?;
     process::memory::disable_huge_pages();
     let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;

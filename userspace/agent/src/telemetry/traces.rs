@@ -33,9 +33,11 @@ const PATH: &str = "/v1/traces";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OtlpEndpoint(Uri);
 
-impl OtlpEndpoint {
+impl FromStr for OtlpEndpoint {
+    type Err = anyhow::Error;
+
     /// Parses `http://ADDRESS:PORT`, to which OTLP's path is appended, or a URL with a path.
-    fn parse(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self> {
         let url: Uri = text.parse()?;
         ensure!(
             url.scheme_str() == Some("http"),
@@ -57,16 +59,13 @@ impl OtlpEndpoint {
     }
 }
 
-impl FromStr for OtlpEndpoint {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        ensure!(
-            cfg!(feature = "otlp"),
-            "this agent is built without the feature otlp, which exports traces"
-        );
-        Self::parse(text)
-    }
+/// Refuses an endpoint if the agent is built without the feature `otlp`.
+pub(crate) fn check_support(endpoint: Option<&OtlpEndpoint>) -> Result<()> {
+    ensure!(
+        cfg!(feature = "otlp") || endpoint.is_none(),
+        "otlp-endpoint: this agent is built without the feature otlp, which exports traces"
+    );
+    Ok(())
 }
 
 /// Counts of spans by outcome, since the agent's start. Without an endpoint there are none.
@@ -100,7 +99,7 @@ mod tests {
             ("http://[::1]:4318/", "http://[::1]:4318/v1/traces"),
             ("http://192.0.2.1:80/otlp", "http://192.0.2.1:80/otlp"),
         ] {
-            let endpoint = OtlpEndpoint::parse(text).unwrap();
+            let endpoint = text.parse::<OtlpEndpoint>().unwrap();
             assert_eq!(endpoint.0.to_string(), url);
         }
         for (text, reason) in [
@@ -109,23 +108,16 @@ mod tests {
             ("http://collector:4318", "names are not resolved"),
             ("http://127.0.0.1", "no address and port"),
         ] {
-            let error = OtlpEndpoint::parse(text).unwrap_err().to_string();
+            let error = text.parse::<OtlpEndpoint>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }
 
     #[test]
     fn an_agent_without_the_feature_otlp_refuses_an_endpoint() {
-        let parsed = "http://127.0.0.1:4318".parse::<OtlpEndpoint>();
-        match parsed {
-            Ok(_) => assert!(cfg!(feature = "otlp")),
-            Err(error) => assert_eq!(
-                (cfg!(feature = "otlp"), error.to_string().as_str()),
-                (
-                    false,
-                    "this agent is built without the feature otlp, which exports traces"
-                )
-            ),
-        }
+        let endpoint: OtlpEndpoint = "http://127.0.0.1:4318".parse().unwrap();
+        assert!(check_support(None).is_ok());
+        let supported = check_support(Some(&endpoint));
+        assert_eq!(supported.is_ok(), cfg!(feature = "otlp"));
     }
 }

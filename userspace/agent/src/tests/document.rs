@@ -169,6 +169,7 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
         get(path::POD_CIDRS, ""),
         put(path::PEERS, peer),
         get(path::PEERS, ""),
+        put(path::PEER_SOURCE, json!({ "program": "viaduct-kube" })),
         get(path::HAIRPIN_MODE, ""),
         put(path::HAIRPIN_MODE, json!({ "mode": "hairpin-veth" })),
         put(path::BYPASS, json!({ "mode": "never", "seconds": 1 })),
