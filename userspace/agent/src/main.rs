@@ -28,6 +28,7 @@ use anyhow::{Context, Result, anyhow};
 use api::Spool;
 use clap::Parser;
 use kernel::RuleReader;
+use tokio::runtime::Runtime;
 
 use crate::app::App;
 use crate::cni::foreign_files::FileAccess;
@@ -101,15 +102,11 @@ fn run(options: Options) -> Result<()> {
     let (settings, found) = (config.clone(), Arc::clone(&features));
     let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
     config.access.sandbox.enter_after_start()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = runtime()?;
     let (socket, files) = (config.socket.clone(), WatchedFiles::of(&config));
     let interval = config.drop_event_interval;
     let events = Events::open(&config.state_dir);
-    let traces = Traces::start(config.otlp_endpoint.as_ref())?;
-    let exporter = traces.exporter();
+    let (traces, exporter) = Traces::start(config.otlp_endpoint.as_ref())?;
     let app = App {
         drop_events: DropEvents::of_datapath(handle.clone(), interval, &config.bpffs),
         metrics: Metrics::of_engine(&handle, &traces),
@@ -148,6 +145,13 @@ fn run(options: Options) -> Result<()> {
     exporter.finish();
     finish(gone.load(Ordering::Acquire), &socket)?;
     served
+}
+
+fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")
 }
 
 /// Returns what options that start no agent print: a sample, or that the configuration is valid.

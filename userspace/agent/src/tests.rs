@@ -45,6 +45,7 @@ use crate::http::{connections, routes};
 use crate::process::start::Features;
 use crate::process::uninstall::InstalledFiles;
 use crate::telemetry::drop_events::DropEvents;
+use crate::telemetry::traces::Traces;
 
 /// An agent on a fake kernel, configured by the command line `flags`.
 struct Agent {
@@ -160,7 +161,7 @@ fn serve(
         Ok(received)
     };
     let drop_events = DropEvents::new(handle.clone(), config.drop_event_interval, listen);
-    let traces = crate::telemetry::traces::Traces::start(config.otlp_endpoint.as_ref()).unwrap();
+    let (traces, _) = Traces::start(config.otlp_endpoint.as_ref()).unwrap();
     let datapath_log = crate::telemetry::datapath_log::DatapathLogReader::new(handle.clone());
     let app = Arc::new(App {
         datapath_log,
@@ -187,10 +188,7 @@ fn serve(
         handle,
         lifecycle: crate::process::lifecycle::Lifecycle::default(),
     });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = crate::runtime().unwrap();
     let listener = runtime.block_on(async { tokio::net::UnixListener::bind(socket).unwrap() });
     thread::spawn(move || {
         let (_stop, stopped) = tokio::sync::watch::channel(false);

@@ -136,7 +136,7 @@ impl App {
         let subject = format!("{}/{}", request.container_id, request.ifname);
         let pod = cni::pod_of(&request.args).as_ref().map(names::pod);
         let trace = self.traces.begin(command, &request);
-        let execution = self.execute(command, request, client).instrument(span);
+        let execution = Box::pin(self.execute(command, request, client).instrument(span));
         let result = traces::record(trace, execution).await;
         let (outcome, message) = match &result {
             Ok(_) => (EventOutcome::Done, String::new()),

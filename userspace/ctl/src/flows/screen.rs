@@ -71,25 +71,21 @@ fn line(
     [source, destination]: [String; 2],
     width: usize,
 ) -> String {
-    let mut text = format!(
-        "{:<POD$} {rate:>RATE$} {:<PROTOCOL$} ",
-        shortened(&pod, POD),
-        shortened(&protocol, PROTOCOL)
-    );
-    if width >= WITH_STATE {
-        text += &format!(
-            "{:<STATE$} {:<PATH$} ",
-            shortened(&state, STATE),
-            shortened(&path, PATH)
-        );
-    }
-    let rest = width.saturating_sub(text.chars().count() + 1);
+    let (pod, protocol) = (shortened(&pod, POD), shortened(&protocol, PROTOCOL));
+    let (state, path) = (shortened(&state, STATE), shortened(&path, PATH));
+    let first_columns = format!("{pod:<POD$} {rate:>RATE$} {protocol:<PROTOCOL$} ");
+    let before = if width >= WITH_STATE {
+        format!("{first_columns}{state:<STATE$} {path:<PATH$} ")
+    } else {
+        first_columns
+    };
+    let rest = width.saturating_sub(before.chars().count() + 1);
     let first = rest / 2;
     let (source, destination) = (
         shortened(&source, first),
         shortened(&destination, rest - first),
     );
-    text += &format!("{source:<first$} {destination}");
+    let text = format!("{before}{source:<first$} {destination}");
     shortened(text.trim_end(), width)
 }
 
@@ -144,10 +140,10 @@ mod tests {
         let rates = (0..flows.len()).map(|index| 1.25e9 / f64::from(1 << index.min(20)));
         let view = FlowsView {
             matching: flows.len() as u64,
-            flows: flows.clone(),
             ..FlowsView::default()
         };
-        (view, rates.collect())
+        let rates = rates.collect();
+        (FlowsView { flows, ..view }, rates)
     }
 
     fn hundred_and_three() -> Vec<FlowView> {

@@ -3,8 +3,8 @@
 //! A command puts its spans into a queue and goes on. If the queue is full, because the receiver is
 //! slow or absent, the spans are lost and counted.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -70,11 +70,9 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct Traces {
     queue: Option<Queue>,
-    /// Disconnected when the exporter's thread has ended.
-    ended: Mutex<Option<Receiver<()>>>,
 }
 
-/// Waits for the exporter at the agent's end.
+/// Waits for the exporter's thread at the agent's end: the receiver is then disconnected.
 pub(crate) struct Exporter(Option<Receiver<()>>);
 
 #[derive(Clone, Debug)]
@@ -103,12 +101,9 @@ impl SpanCounts {
 
 impl Traces {
     /// Starts the exporter, if there is an endpoint.
-    pub(crate) fn start(endpoint: Option<&OtlpEndpoint>) -> Result<Self> {
+    pub(crate) fn start(endpoint: Option<&OtlpEndpoint>) -> Result<(Self, Exporter)> {
         let Some(endpoint) = endpoint else {
-            return Ok(Self {
-                queue: None,
-                ended: Mutex::default(),
-            });
+            return Ok((Self { queue: None }, Exporter(None)));
         };
         let exporter = exporter(endpoint)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -126,16 +121,8 @@ impl Traces {
                 runtime.block_on(export(received, exporter, &endpoint, &of_thread));
             })
             .context("cannot start the thread of the traces")?;
-        Ok(Self {
-            queue: Some(Queue { entries, counts }),
-            ended: Mutex::new(Some(ended)),
-        })
-    }
-
-    /// Returns the end of the exporter; only the first call does.
-    pub(crate) fn exporter(&self) -> Exporter {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        Exporter(ended.take())
+        let queue = Some(Queue { entries, counts });
+        Ok((Self { queue }, Exporter(Some(ended))))
     }
 
     /// Returns the counts of spans.
@@ -318,11 +305,11 @@ async fn export(
         let _elapsed = timeout(INTERVAL, fill).await;
         let spans: Vec<SpanData> = entries.drain(..).flat_map(Entry::spans).collect();
         let count = spans.len();
-        let exported = match timeout(EXPORT_TIMEOUT, exporter.export(spans)).await {
-            Ok(exported) => exported.map_err(|error| error.to_string()),
+        let outcome = match timeout(EXPORT_TIMEOUT, exporter.export(spans)).await {
+            Ok(answer) => answer.map_err(|error| error.to_string()),
             Err(_elapsed) => Err("no answer in time".to_owned()),
         };
-        match exported {
+        match outcome {
             Ok(()) => {
                 counts.add("exported", count);
                 if is_failing {

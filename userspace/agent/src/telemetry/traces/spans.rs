@@ -69,7 +69,7 @@ impl Context {
 
     /// Returns the spans of a phase: its own, and those of its steps.
     pub(super) fn phase(&self, phase: TracedPhase) -> Vec<SpanData> {
-        let place = self.child_of(self.root);
+        let place = Self::child_of(self.root);
         let own = self.span(&place, phase.phase.name(), phase.span, phase.failure);
         let steps = phase.steps.into_iter();
         let steps = steps.map(|step| self.step(place.id, step));
@@ -77,14 +77,14 @@ impl Context {
     }
 
     fn step(&self, phase: SpanId, step: TracedStep) -> SpanData {
-        let place = self.child_of(phase);
+        let place = Self::child_of(phase);
         SpanData {
             attributes: vec![KeyValue::new("viaduct.step", step.text)],
             ..self.span(&place, step.name, step.span, step.failure)
         }
     }
 
-    fn child_of(&self, parent: SpanId) -> Place {
+    fn child_of(parent: SpanId) -> Place {
         Place {
             id: RandomIdGenerator::default().new_span_id(),
             parent,
