@@ -135,8 +135,8 @@ fn has_fragment(packet: &[u8]) -> bool {
 }
 
 /// Returns the example node with some of the tables that a node may have: other policies of its
-/// pods, fewer checks, addresses, hostports and prefixes, other settings. Flow quotas are left out: a
-/// copy does not have the eviction clock.
+/// pods, fewer checks, addresses, hostports and prefixes, other settings. Flow quotas are left out:
+/// which flow gives way depends on the order of the eviction clock, which cannot be read.
 fn random_world(dice: &mut Dice) -> World {
     let mut world = example::world();
     let mut is_so = || dice.below(2) == 0;

@@ -213,8 +213,8 @@ fn flows_that_are_refused_are_events_and_explained_with_the_same_reason() -> Res
     let full = (DropReason::FlowTableFull, &pods[0]);
     provoked.insert(is_refused(&agent, &listener, &senders, full)?);
 
-    // Now alone, a pod gets as many as its quota. A few less must last first: beyond the quota, flows
-    // that do not last yet take the places of each other.
+    // Now alone, a pod gets as many as its quota. A few less must last first: beyond the quota,
+    // flows that do not last yet take the places of each other.
     for pod in pods.drain(1..) {
         pod.del()?;
     }

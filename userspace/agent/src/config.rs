@@ -105,8 +105,8 @@ keys! {
     /// them [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_listen: Option<String> = r#""127.0.0.1:9464""#,
-    /// Receiver of OTLP over HTTP to export a trace of each ADD and DEL to, by its address; needs an
-    /// agent that is built with the feature otlp [default: none]
+    /// Receiver of OTLP over HTTP to export a trace of each ADD and DEL to, by its address; needs
+    /// an agent that is built with the feature otlp [default: none]
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String> = r#""http://127.0.0.1:4318""#,
     /// Unix socket that serves Docker's network driver and IPAM driver, in a directory that exists

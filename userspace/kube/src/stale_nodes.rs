@@ -19,9 +19,9 @@ const RETRY: Duration = Duration::from_secs(30);
 /// Longest error that is sent, in bytes; the agent accepts no longer ones.
 const MAX_ERROR: usize = 1000;
 
-/// Reports each outage of the watch of Nodes that lasts, and its end. An agent that has started
-/// knows of no outage, and the one that was there before this program may know of one that is over:
-/// both are told.
+/// Reports each outage of the watch of Nodes that lasts, and its end. Reports again to an agent
+/// that has started, since it knows of no outage, and when this program has started, since the
+/// agent may know of an outage that is over.
 pub(crate) async fn report(mut agent: Agent, mut api_server: watch::Receiver<ApiServer>) {
     let mut reported = None;
     loop {

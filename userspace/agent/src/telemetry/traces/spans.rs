@@ -71,9 +71,11 @@ impl Context {
     pub(super) fn phase(&self, phase: TracedPhase) -> Vec<SpanData> {
         let place = Self::child_of(self.root);
         let own = self.span(&place, phase.phase.name(), phase.span, phase.failure);
-        let steps = phase.steps.into_iter();
-        let steps = steps.map(|step| self.step(place.id, step));
-        [own].into_iter().chain(steps).collect()
+        let of_step = |step| self.step(place.id, step);
+        [own]
+            .into_iter()
+            .chain(phase.steps.into_iter().map(of_step))
+            .collect()
     }
 
     fn step(&self, phase: SpanId, step: TracedStep) -> SpanData {
