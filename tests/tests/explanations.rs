@@ -241,7 +241,7 @@ fn an_explanation_has_the_verdict_of_the_loaded_program_over_the_tables_of_rando
         } else {
             random_world(&mut dice)
         };
-        // A copy is read for each frame, and takes as long as the table has room for flows.
+        // The table is copied for each frame.
         world.flow_capacity = FLOW_ENTRIES;
         on_machine_with(world, |_, bench| {
             compare(bench, &mut dice, seed, &mut total)

@@ -140,8 +140,8 @@ impl Stopwatch {
 
     /// Ends a phase that has failed.
     pub(crate) fn fail(&mut self, phase: Phase, failure: impl FnOnce() -> String) {
-        let failure = self.recorder().map(|_| failure());
-        self.end_with(phase, failure);
+        let is_traced = self.running.as_ref().is_some_and(|it| it.trace.is_some());
+        self.end_with(phase, is_traced.then(failure));
     }
 
     fn end_with(&mut self, phase: Phase, failure: Option<String>) {

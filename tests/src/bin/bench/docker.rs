@@ -87,18 +87,13 @@ fn start_up(plan: &Plan, nodes: &[DockerNode]) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
     let mut is_reversed = false;
     plan.interleave("docker run", plan.pick(8, 40), nodes, |node| {
-        let order = if is_reversed {
-            [false, true]
+        let (with, without) = if is_reversed {
+            let without = timed(node, false)?;
+            (timed(node, true)?, without)
         } else {
-            [true, false]
+            (timed(node, true)?, timed(node, false)?)
         };
         is_reversed = !is_reversed;
-        let [one, other] = order.map(|on_network| timed(node, on_network));
-        let (with, without) = if order[0] {
-            (one?, other?)
-        } else {
-            (other?, one?)
-        };
         for (name, sample) in [
             ("docker run -p", with),
             ("docker run --network none", without),

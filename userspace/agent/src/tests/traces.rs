@@ -39,11 +39,7 @@ impl Collector {
             .route("/v1/traces", post(receive))
             .with_state(sender);
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
+            crate::runtime().unwrap().block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 axum::serve(listener, router).await.unwrap();
             });

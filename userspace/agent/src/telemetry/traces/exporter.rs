@@ -106,10 +106,7 @@ impl Traces {
             return Ok((Self { queue: None }, Exporter(None)));
         };
         let exporter = exporter(endpoint)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("cannot start the runtime of the traces")?;
+        let runtime = crate::runtime()?;
         let (entries, received) = mpsc::channel(QUEUE_LENGTH);
         let counts = SpanCounts(Some(Family::default()));
         let (end, ended) = sync_channel(0);
