@@ -51,7 +51,7 @@ impl Node {
             Place::UplinkIn => verdict::hooks::uplink_in(&mut recorder),
             Place::UplinkOut => verdict::hooks::uplink_out(&mut recorder),
         };
-        let (steps, has_flow) = recorder.finish(verdict);
+        let record = recorder.finish(verdict);
         let frame = std::mem::take(&mut self.simulator.world.packet);
         let run = HookRun {
             place,
@@ -61,8 +61,9 @@ impl Node {
         HookTrace {
             run,
             frame,
-            steps,
-            has_flow,
+            steps: record.steps,
+            has_flow: record.has_flow,
+            depends_on_eviction: record.depends_on_eviction,
         }
     }
 

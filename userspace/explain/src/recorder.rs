@@ -20,6 +20,17 @@ pub(crate) struct Recorder<'a> {
     at: String,
     steps: Vec<Step>,
     has_flow: bool,
+    depends_on_eviction: bool,
+}
+
+/// What a hook has decided about a packet.
+pub(crate) struct Record {
+    /// The decisions: the last one of a dropped packet ends its way.
+    pub(crate) steps: Vec<Step>,
+    /// Whether the packet's flow existed before.
+    pub(crate) has_flow: bool,
+    /// [`crate::HookTrace::depends_on_eviction`].
+    pub(crate) depends_on_eviction: bool,
 }
 
 impl<'a> Recorder<'a> {
@@ -36,23 +47,33 @@ impl<'a> Recorder<'a> {
             at,
             steps: Vec::new(),
             has_flow: false,
+            depends_on_eviction: false,
         }
     }
 
-    /// Returns the decisions of a hook with this verdict: the last one of a dropped packet ends its
-    /// way. Also returns whether the packet's flow existed before.
-    pub(crate) fn finish(mut self, verdict: Verdict) -> (Vec<Step>, bool) {
-        let Verdict::Drop(reason) = verdict else {
-            return (self.steps, self.has_flow);
-        };
-        if !self.steps.last().is_some_and(|step| step.ends) {
+    /// Returns the record of a hook with this verdict.
+    pub(crate) fn finish(mut self, verdict: Verdict) -> Record {
+        if let Verdict::Drop(reason) = verdict
+            && !self.steps.last().is_some_and(|step| step.ends)
+        {
             let decision = say::decision_of(reason).unwrap_or(Decision::Path);
             self.add(Some((decision, say::dropped(reason))));
             if let Some(last) = self.steps.last_mut() {
                 last.ends = true;
             }
         }
-        (self.steps, self.has_flow)
+        Record {
+            steps: self.steps,
+            has_flow: self.has_flow,
+            depends_on_eviction: self.depends_on_eviction,
+        }
+    }
+
+    /// Returns whether any flow gives way to the new one, in whichever order they are inspected.
+    fn may_evict(&self) -> bool {
+        let mut simulator = self.simulator.clone();
+        // Each attempt inspects some flows, and puts those that stay behind the others.
+        (0..=simulator.world.turns.len()).any(|_| simulator.evict(Lack::Place))
     }
 
     fn view(&self) -> View<'_> {
@@ -294,6 +315,7 @@ impl HookStages for Recorder<'_> {
         // What was refused before is tried again.
         self.steps.pop_if(|last| last.ends);
         let evicted = self.simulator.evict(lack);
+        self.depends_on_eviction |= lack == Lack::Place && (evicted || self.may_evict());
         let text = say::evicted(lack, evicted);
         if self.steps.last().is_none_or(|last| last.text != text) {
             self.add(Some((Decision::Flow, text)));

@@ -1,12 +1,14 @@
 //! Whole explanations of packets on the test's node.
 
 use abi::{Address, DropReason, EndpointFlags, SettingsFlags};
-use verdict::simulator::Place;
+use verdict::Verdict;
 use verdict::simulator::example::{
     HOSTPORT, OTHER_POD, POD, POD_PORT, gateway, no_pod, node, other_pod, pod, remote,
 };
+use verdict::simulator::frame::{Body, Frame, flag};
+use verdict::simulator::{Place, Simulator, World};
 
-use crate::testing::{FAR_POD, explain, far_pod, shown, snapshot, tcp, world};
+use crate::testing::{FAR_POD, UPLINK, explain, far_pod, shown, snapshot, tcp, world};
 use crate::{Outcome, Sender, sender_of};
 
 #[test]
@@ -32,7 +34,7 @@ fn a_pod_reaches_the_world_past_the_stack_where_that_is_allowed() {
     for pod in &mut world.pods {
         pod.flags |= EndpointFlags::BYPASS;
     }
-    if let Some(uplink) = world.uplinks.get_mut(&crate::testing::UPLINK) {
+    if let Some(uplink) = world.uplinks.get_mut(&UPLINK) {
         uplink.flags |= abi::UplinkFlags::OPEN;
     }
     let tuple = tcp(pod()[1], remote()[1], [40_000, 443]);
@@ -189,6 +191,61 @@ fn a_used_up_quota_ends_at_the_uplink() {
         }
     );
     insta::assert_snapshot!(shown(&explanation));
+}
+
+/// Returns a node on which two pods have used their quotas: by connections, but for the last ones of
+/// the first pod, which are half open.
+fn at_the_quota(half_open: u16) -> World {
+    const FLOWS: u16 = 400;
+    let mut simulator = Simulator::new(world());
+    simulator.world.settings.flow_quota = u32::from(FLOWS);
+    let mut send = |place, from: Address, to: Address, [source, destination]: [u16; 2], flags| {
+        let frame = Frame::new(from, to, Body::Tcp(source, destination, flags, vec![]));
+        let (verdict, _) = simulator.run(place, UPLINK, &frame.bytes());
+        assert_eq!(verdict, Verdict::Pass);
+    };
+    for (own, half_open) in [(other_pod()[0], 0), (pod()[0], half_open)] {
+        let first = if own == pod()[0] { 1_000 } else { 2_000 };
+        for number in 0..FLOWS {
+            let port = first + number;
+            send(Place::UplinkOut, own, remote()[0], [port, 443], flag::SYN);
+            if number < FLOWS - half_open {
+                let answer = flag::SYN | flag::ACK;
+                send(Place::UplinkIn, remote()[0], node()[0], [443, port], answer);
+                send(Place::UplinkOut, own, remote()[0], [port, 443], flag::ACK);
+            }
+        }
+    }
+    simulator.world
+}
+
+#[test]
+fn whether_a_flow_gives_way_to_a_new_one_is_said_to_be_unknown_unless_none_may() {
+    let tuple = tcp(pod()[0], remote()[0], [40_000, 443]);
+    let request = |half_open| explain(&at_the_quota(half_open), Sender::Pod(POD), tuple).request;
+
+    let one_may = request(1);
+    let Outcome::Unknown { by } = &one_may.outcome else {
+        panic!("{one_may:#?}");
+    };
+    assert!(by.starts_with("whether another flow gives way"), "{by}");
+    let last = one_may.steps.last().unwrap();
+    assert!(
+        last.ends && last.text.contains("cannot be read"),
+        "{last:?}"
+    );
+
+    let each_may = request(400);
+    assert!(each_may.outcome.arrives(), "{each_may:#?}");
+    assert_eq!(each_may.doubts.len(), 1, "{each_may:#?}");
+
+    let none_may = request(0);
+    let dropped = Outcome::Dropped {
+        place: Place::UplinkOut,
+        reason: DropReason::FlowQuota,
+    };
+    assert_eq!(none_may.outcome, dropped);
+    assert!(none_may.doubts.is_empty());
 }
 
 #[test]

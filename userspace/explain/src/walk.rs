@@ -22,6 +22,7 @@ pub fn explain(node: &mut Node, question: &Question) -> Explanation {
         Sender::Node => walk.node_sends(question),
         Sender::World => walk.world_sends(question),
     };
+    let outcome = walk.unless_a_flow_gives_way(outcome);
     let request = walk.finish(outcome);
     let answer = answer(node, question, &request);
     Explanation { request, answer }
@@ -58,6 +59,7 @@ fn answer(node: &mut Node, question: &Question, request: &Leg) -> Option<Leg> {
             return None;
         }
     };
+    let outcome = walk.unless_a_flow_gives_way(outcome);
     let mut leg = walk.finish(outcome);
     // The sender accepts an answer from where it has sent the packet to only.
     let expected = request.sent.reverse();
@@ -93,6 +95,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) steps: Vec<Step>,
     hooks: Vec<HookRun>,
     doubts: Vec<String>,
+    /// Whether a verdict rests on an assumption about the eviction.
+    depends_on_eviction: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -108,6 +112,7 @@ impl<'a> Walk<'a> {
             steps: Vec::new(),
             hooks: Vec::new(),
             doubts: Vec::new(),
+            depends_on_eviction: false,
         }
     }
 
@@ -123,6 +128,28 @@ impl<'a> Walk<'a> {
             outcome,
             doubts: self.doubts,
         }
+    }
+
+    /// Returns the outcome of a packet for which a flow may have to give way: whether one does is not
+    /// known, since the order in which the program inspects them cannot be read.
+    fn unless_a_flow_gives_way(&mut self, outcome: Outcome) -> Outcome {
+        if !self.depends_on_eviction {
+            return outcome;
+        }
+        let Outcome::Dropped {
+            reason: DropReason::FlowQuota | DropReason::FlowTableFull,
+            ..
+        } = outcome
+        else {
+            self.doubt("a full flow quota or flow table, if no flow gives way,".to_owned());
+            return outcome;
+        };
+        let by =
+            "whether another flow gives way: the order in which flows are inspected cannot be read";
+        if let Some(last) = self.steps.last_mut() {
+            last.text = format!("not known {by}");
+        }
+        unknown(by.to_owned())
     }
 
     /// A pod sends the packet.
@@ -321,6 +348,7 @@ impl<'a> Walk<'a> {
         let trace = self.node.run(place, interface, frame);
         self.frame = trace.frame;
         self.has_flow |= trace.has_flow;
+        self.depends_on_eviction |= trace.depends_on_eviction;
         self.steps.extend(trace.steps);
         self.hooks.push(trace.run);
         trace.run.verdict
