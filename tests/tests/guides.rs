@@ -190,6 +190,8 @@ macro_rules! guides {
 }
 
 guides! {
+    the_guide_beside_docker_works_as_it_is_written: "beside-docker",
+    the_guide_containerd_works_as_it_is_written: "containerd",
     the_guide_from_bridge_works_as_it_is_written: "from-bridge",
     the_guide_plain_cni_works_as_it_is_written: "plain-cni",
     the_guide_podman_4_works_as_it_is_written: "podman-4",
