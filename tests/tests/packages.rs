@@ -45,6 +45,8 @@ fn node(tools: &[&str]) -> Result<Option<(Sandbox, Systemd)>> {
     }
     // Images of containers forbid packages to start services.
     systemd.script("rm -f /usr/sbin/policy-rc.d")?;
+    // What an agent on the machine itself has left would not be there after a purge.
+    systemd.script("rm -rf /etc/viaduct /var/lib/viaduct")?;
     Ok(Some((sandbox, systemd)))
 }
 
