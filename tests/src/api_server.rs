@@ -9,10 +9,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::Machine;
+use crate::{Machine, bound};
 
 mod http;
 mod requests;
@@ -67,9 +67,7 @@ impl ApiServer {
 
     /// Listens at an address of `machine`.
     pub fn listen(&self, machine: &Machine, address: SocketAddr) -> Result<()> {
-        let listener = machine
-            .run(|| TcpListener::bind(address))
-            .with_context(|| format!("cannot listen on {address} of {}", machine.name()))?;
+        let listener = bound(machine, address, |at| TcpListener::bind(at))?;
         let world = Arc::clone(&self.world);
         thread::spawn(move || accept(&listener, &world));
         Ok(())

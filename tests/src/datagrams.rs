@@ -1,6 +1,5 @@
 //! Counts UDP datagrams at the sender and at the receiver, to detect loss and duplicates.
 
-use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::{Machine, patient, until, until_within};
+use crate::{Machine, bound, patient, until_within};
 
 /// Datagrams that have not arrived count as lost after this time without any arrival.
 const QUIET: Duration = Duration::from_millis(300);
@@ -27,7 +26,7 @@ pub fn count_delivered(
     count: usize,
 ) -> Result<usize> {
     let at = SocketAddr::new(address, to.port());
-    let inbox = receive_at(receiver, at)?;
+    let inbox = bound(receiver, at, |at| UdpSocket::bind(at))?;
     inbox.set_read_timeout(Some(patient(QUIET)))?;
     enlarge_receive_buffer(&inbox)?;
     let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
@@ -49,19 +48,6 @@ pub fn count_delivered(
         Ok::<_, anyhow::Error>(())
     })?;
     Ok(arrived.into_inner())
-}
-
-/// Binds a socket, and retries while the address is in use: a child process that another thread is
-/// starting may still hold the socket of the previous count.
-fn receive_at(machine: &Machine, at: SocketAddr) -> Result<UdpSocket> {
-    until(&format!("{at} is free"), || {
-        match machine.run(|| UdpSocket::bind(at)) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
-            bound => Ok(Some(
-                bound.with_context(|| format!("cannot receive at {at}"))?,
-            )),
-        }
-    })
 }
 
 /// Counts datagrams until none has arrived for the socket's read timeout.

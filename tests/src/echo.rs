@@ -15,7 +15,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use crate::{Machine, enlarge_receive_buffer, patient};
+use crate::{Machine, bound, enlarge_receive_buffer, patient};
 
 /// Timeout of connects and reads: longer than a lost SYN or a slow neighbour resolution delays.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -40,11 +40,8 @@ impl Echo {
 
     /// Listens on one address of `machine`.
     pub fn at(machine: &Machine, address: SocketAddr) -> Result<Self> {
-        let (listener, datagrams) = machine
-            .run(|| {
-                Ok::<_, std::io::Error>((TcpListener::bind(address)?, UdpSocket::bind(address)?))
-            })
-            .with_context(|| format!("cannot listen on {address} of {}", machine.name()))?;
+        let both = |at| Ok((TcpListener::bind(at)?, UdpSocket::bind(at)?));
+        let (listener, datagrams) = bound(machine, address, both)?;
         datagrams.set_read_timeout(Some(Duration::from_millis(100)))?;
         enlarge_receive_buffer(&datagrams)?;
         let listener = Arc::new(listener);

@@ -95,4 +95,4 @@ pub use syn_flood::{FloodRate, SynFlood};
 pub use systemd::{CHECKOUT, Systemd};
 pub use tcp_segment::TcpSegment;
 pub use tunnel::Tunnel;
-pub use wait::{deadline, is_slow, patient, until, until_within};
+pub use wait::{bound, deadline, is_slow, patient, until, until_within};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{Machine, enlarge_receive_buffer, patient, udp_socket, until};
+use crate::{Machine, bound, enlarge_receive_buffer, patient, udp_socket, until};
 
 /// Interval between two datagrams: long enough that no queue overflows, and short enough to hit
 /// every interruption of the datapath.
@@ -35,7 +35,7 @@ impl NumberedDatagrams {
         (from, to): (&Machine, SocketAddr),
         (into, at): (&Machine, SocketAddr),
     ) -> Result<Self> {
-        let inbox = into.run(|| UdpSocket::bind(at))?;
+        let inbox = bound(into, at, |at| UdpSocket::bind(at))?;
         inbox.set_read_timeout(Some(patient(PATIENCE)))?;
         enlarge_receive_buffer(&inbox)?;
         let outbox = from.run(|| udp_socket(0, to))?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
-use crate::{Machine, patient, until};
+use crate::{Machine, bound, patient, until};
 
 /// Number of bytes that are written or compared at a time.
 const BLOCK: usize = 128 << 10;
@@ -90,7 +90,7 @@ impl Stream {
         bytes: u64,
     ) -> Result<Self> {
         let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let listener = server.run(|| TcpListener::bind(address))?;
+        let listener = bound(server, address, |at| TcpListener::bind(at))?;
         let connected = client
             .run(|| TcpStream::connect_timeout(&to, patient(Duration::from_secs(5))))
             .with_context(|| format!("{}: no connection to {to}", client.name()))?;

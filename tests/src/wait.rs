@@ -1,10 +1,14 @@
 //! Waits until a condition holds, with a deadline. The only module of the harness that sleeps.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+
+use crate::Machine;
 
 /// Time after which a wait fails, on an idle machine of normal speed.
 const DEADLINE: Duration = Duration::from_mins(1);
@@ -50,6 +54,27 @@ pub(crate) fn pace() {
 /// Returns the time after which a wait fails on this machine.
 pub fn deadline() -> Duration {
     patient(DEADLINE)
+}
+
+/// Binds a socket of `machine` by `bind`, and retries while the address is in use: a child process
+/// that another thread is starting may still hold the socket that was bound before.
+pub fn bound<S>(
+    machine: &Machine,
+    at: SocketAddr,
+    bind: impl Fn(SocketAddr) -> io::Result<S> + Sync,
+) -> Result<S>
+where
+    S: Send,
+{
+    until(
+        &format!("{at} of {} is free", machine.name()),
+        || match machine.run(|| bind(at)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            bound => bound
+                .map(Some)
+                .with_context(|| format!("cannot listen on {at} of {}", machine.name())),
+        },
+    )
 }
 
 /// Calls `probe` until it returns a value, for at most [`deadline`]. `what` names the condition in

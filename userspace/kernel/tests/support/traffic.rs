@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::Netns;
 use nix::sched::CloneFlags;
@@ -39,6 +39,20 @@ fn enter(namespace: &File) {
     nix::sched::setns(namespace, CloneFlags::CLONE_NEWNET).expect("root, to enter a namespace");
 }
 
+/// Binds a socket, and retries while its address is in use: a child process that another thread is
+/// starting may still hold the socket that was bound before.
+fn bound<S>(bind: impl Fn() -> io::Result<S>) -> S {
+    let end = Instant::now() + patient(PATIENCE);
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(PAUSE);
+            }
+            socket => return socket.expect("a free port"),
+        }
+    }
+}
+
 /// TCP and UDP server of one port on all addresses of a pod. A UDP answer is the client's address
 /// followed by the datagram.
 pub(crate) struct Server {
@@ -50,8 +64,8 @@ impl Server {
     pub(crate) fn start(pod: &Netns, port: u16) -> Self {
         let open = || {
             let everywhere = ("::", port);
-            let tcp = TcpListener::bind(everywhere).expect("a free port");
-            let udp = UdpSocket::bind(everywhere).expect("a free port");
+            let tcp = bound(|| TcpListener::bind(everywhere));
+            let udp = bound(|| UdpSocket::bind(everywhere));
             (tcp, udp)
         };
         let (tcp, udp) = in_pod(pod, open);
@@ -141,9 +155,7 @@ pub(crate) fn stream(
     to: SocketAddr,
     length: usize,
 ) -> usize {
-    let listener = in_pod(server, || {
-        TcpListener::bind(("::", port)).expect("a free port")
-    });
+    let listener = in_pod(server, || bound(|| TcpListener::bind(("::", port))));
     let mut sending = in_pod(client, || {
         TcpStream::connect_timeout(&to, patient(PATIENCE))
     })
