@@ -45,6 +45,8 @@ pub(crate) struct Outcome {
     /// False also when the tests did not build.
     pub(crate) good: bool,
     pub(crate) time: Duration,
+    /// What test binaries printed about their failed tests, each under its title.
+    pub(crate) failures: Vec<String>,
 }
 
 impl Rung {
@@ -84,6 +86,7 @@ impl Rung {
             skipped: count.skipped,
             good: count.good,
             time: started.elapsed(),
+            failures: count.failures,
         }
     }
 
@@ -113,6 +116,8 @@ pub(crate) struct Count {
     /// Those of them that the next closing line counts as passed.
     uncounted: u64,
     pub(crate) good: bool,
+    /// What test binaries printed about their failed tests, each under its title.
+    pub(crate) failures: Vec<String>,
 }
 
 impl Count {
@@ -140,6 +145,7 @@ impl Count {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.good &= other.good;
+        self.failures.extend(other.failures.iter().cloned());
     }
 
     /// Adds the closing line of a test binary.

@@ -109,6 +109,11 @@ impl Results {
             count.read(line);
         }
         count.good &= ended.is_good;
+        if !ended.is_good {
+            count
+                .failures
+                .push(format!("── {title}\n{}", about_failures(&ended.output)));
+        }
         let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         times.0.insert(title, took.as_millis());
     }
@@ -145,6 +150,22 @@ fn execute(binary: &TestBinary, conditions: &Conditions<'_>) -> Result<Ended> {
         output,
         is_good: status.success(),
     })
+}
+
+/// Returns what the output of a failed binary says about its failed tests: from the heading that
+/// test binaries print above it, or the last lines, of a binary that ended without one.
+fn about_failures(output: &str) -> String {
+    const LINES: usize = 80;
+    let part = output
+        .find("\nfailures:\n")
+        .map_or(output, |at| &output[at + 1..]);
+    let lines: Vec<&str> = part.trim_end().lines().collect();
+    let shown = if part.len() < output.len() {
+        &lines[..lines.len().min(LINES)]
+    } else {
+        &lines[lines.len().saturating_sub(LINES)..]
+    };
+    shown.join("\n")
 }
 
 fn drain(mut reader: PipeReader) -> Result<String> {
@@ -229,6 +250,18 @@ mod tests {
         let bad = shell("bad", "exit 3", &folder);
         assert!(!execute(&bad, &conditions).unwrap().is_good);
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn of_a_failed_binary_the_part_about_its_failures_is_repeated() {
+        let output = "test a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nno\n";
+        assert_eq!(
+            about_failures(output),
+            "failures:\n\n---- b stdout ----\nno"
+        );
+        let crashed = (0..100).map(|line| format!("{line}\n")).collect::<String>();
+        let last = about_failures(&crashed);
+        assert!(last.starts_with("20\n") && last.ends_with("\n99"), "{last}");
     }
 
     #[test]

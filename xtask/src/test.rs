@@ -80,6 +80,10 @@ fn climb(rungs: &[Rung], selection: &Selection) -> Result<()> {
         setup::ensure(Scope::Everything)?;
     }
     let outcomes: Vec<Outcome> = rungs.iter().map(|rung| rung.climb(selection)).collect();
+    // Again, at the end of what may be thousands of lines.
+    for failure in outcomes.iter().flat_map(|it| &it.failures) {
+        println!("\n{failure}");
+    }
     println!("\n{}", table(&outcomes));
     let bad: Vec<&str> = outcomes
         .iter()
@@ -116,6 +120,7 @@ fn table(outcomes: &[Outcome]) -> String {
         skipped,
         good,
         time,
+        failures: _,
     } in outcomes
     {
         let mark = if *good { "" } else { "  ✗" };
