@@ -11,6 +11,9 @@ use crate::{command, project, source};
 
 /// The profile's `strip` does not apply to a package that has settings of its own.
 const STRIPPED: [&str; 2] = ["--", "-Cstrip=symbols"];
+/// Packets do not wait for agent and ctl: what counts is the memory of a resident program, most of
+/// which is its code.
+const SMALL: &str = "profile.release.opt-level=\"s\"";
 /// Links glibc statically.
 const STATIC_GLIBC: &str = "-Ctarget-feature=+crt-static";
 /// Linked at a fixed address, so that nothing is relocated at start: writing to a page of pointers
@@ -37,6 +40,7 @@ pub(crate) fn build(tools: &Tools) -> Result<Programs> {
     let mut flags = source::path_flags();
     flags.push(STATIC_GLIBC.to_owned());
     let mut cargo = cargo("build", &host, &flags, &commit);
+    cargo.args(["--config", SMALL]);
     command::run(cargo.args(["-p", "agent", "-p", "ctl"]))?;
     kube(&host, &flags, &commit)?;
     let plugin_target = tools.static_target.as_ref().unwrap_or(&host);
