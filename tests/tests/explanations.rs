@@ -38,8 +38,6 @@ const LONGEST: Duration = Duration::from_secs(12);
 const LEAST: u32 = 500;
 /// Capacity of the flow table: more than the frames of a node can fill.
 const FLOW_ENTRIES: usize = 4_096;
-/// A flow quota that the frames of a node use up.
-const SMALL_QUOTA: u32 = 8;
 /// Directory of the test's own bpffs in which the object's maps are pinned as an agent's.
 const BPFFS: &str = "/sys/fs/bpf/explained";
 
@@ -137,8 +135,8 @@ fn has_fragment(packet: &[u8]) -> bool {
 }
 
 /// Returns the example node with some of the tables that a node may have: other policies of its
-/// pods, fewer checks, addresses, hostports and prefixes, other settings, and flow quotas that the
-/// frames use up.
+/// pods, fewer checks, addresses, hostports and prefixes, other settings. Flow quotas are left out:
+/// which flow gives way depends on chance, and on the order of a queue that cannot be read.
 fn random_world(dice: &mut Dice) -> World {
     let mut world = example::world();
     let mut is_so = || dice.below(2) == 0;
@@ -172,9 +170,6 @@ fn random_world(dice: &mut Dice) -> World {
             }
         }
     }
-    if is_so() {
-        world.settings.flow_quota = SMALL_QUOTA;
-    }
     world.hostports.retain(|_, _| is_so());
     world.prefixes.retain(|_, _| is_so());
     world.locals.retain(|_| is_so());
@@ -190,9 +185,6 @@ struct Compared {
     frames: u32,
     dropped: u32,
     changed: u32,
-    /// Of these the explanation says that the verdict depends on flows that may give way. A wrong
-    /// one is not counted in the other numbers.
-    depend_on_eviction: u32,
 }
 
 /// Compares random frames of a node: explained, and run by the loaded program.
@@ -216,10 +208,6 @@ fn compare(bench: &mut Bench, dice: &mut Dice, seed: u64, total: &mut Compared) 
             let steps = &trace.steps;
             format!("VIADUCT_SEED={seed}, {place:?}: {bytes:02x?}: {steps:#?}")
         };
-        total.depend_on_eviction += u32::from(trace.depends_on_eviction);
-        if trace.depends_on_eviction && trace.run.verdict != verdict {
-            continue;
-        }
         ensure!(trace.run.verdict == verdict, "{verdict:?}, {}", which());
         ensure!(trace.frame == after, "{after:02x?}, {}", which());
         if let Verdict::Drop(reason) = verdict {

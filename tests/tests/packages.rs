@@ -79,8 +79,8 @@ fn differences(before: &str, after: &str) -> Vec<String> {
     gone.chain(new).collect()
 }
 
-/// Returns the differences of two lists of files that the machine does not have itself. Its files are
-/// below those of the container, and tests that run at the same time start software that makes
+/// Returns the differences of two lists of files that the machine does not have itself. Its files
+/// are below those of the container, and tests that run at the same time start software that makes
 /// files of its own, such as the key of dockerd.
 fn left_behind(before: &str, after: &str) -> Vec<String> {
     let mut differences = differences(before, after);

@@ -112,8 +112,8 @@ fn an_explanation_changes_no_flow_and_no_counter() -> Result<()> {
     Ok(())
 }
 
-/// Sends a UDP packet until its drop is reported, and requires that the explanation of the last drop of
-/// the pod has its reason.
+/// Sends a UDP packet until its drop is reported, and requires that the explanation of the last
+/// drop of the pod has its reason.
 fn provoke(
     scene: &Scene,
     listener: &Process,

@@ -121,8 +121,8 @@ pub struct HookTrace {
     pub steps: Vec<Step>,
     /// Whether the packet belongs to a flow that existed before.
     pub has_flow: bool,
-    /// Whether the verdict rests on an assumption about the eviction: which flows it inspects depends
-    /// on the order of a queue that cannot be read.
+    /// Whether the verdict rests on an assumption about the eviction: which flows it inspects
+    /// depends on the order of a queue that cannot be read.
     pub depends_on_eviction: bool,
 }
 

@@ -193,8 +193,8 @@ fn a_used_up_quota_ends_at_the_uplink() {
     insta::assert_snapshot!(shown(&explanation));
 }
 
-/// Returns a node on which two pods have used their quotas: by connections, but for the last ones of
-/// the first pod, which are half open.
+/// Returns a node on which two pods have used their quotas: by connections, but for the last ones
+/// of the first pod, which are half open.
 fn at_the_quota(half_open: u16) -> World {
     const FLOWS: u16 = 400;
     let mut simulator = Simulator::new(world());

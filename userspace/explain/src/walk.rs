@@ -130,8 +130,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the outcome of a packet for which a flow may have to give way: whether one does is not
-    /// known, since the order in which the program inspects them cannot be read.
+    /// Returns the outcome of a packet for which a flow may have to give way: whether one does is
+    /// not known, since the order in which the program inspects them cannot be read.
     fn unless_a_flow_gives_way(&mut self, outcome: Outcome) -> Outcome {
         if !self.depends_on_eviction {
             return outcome;
