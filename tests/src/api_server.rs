@@ -67,7 +67,7 @@ impl ApiServer {
 
     /// Listens at an address of `machine`.
     pub fn listen(&self, machine: &Machine, address: SocketAddr) -> Result<()> {
-        let listener = bound(machine, address, |at| TcpListener::bind(at))?;
+        let listener = bound(machine, address, TcpListener::bind)?;
         let world = Arc::clone(&self.world);
         thread::spawn(move || accept(&listener, &world));
         Ok(())

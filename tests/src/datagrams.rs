@@ -26,7 +26,7 @@ pub fn count_delivered(
     count: usize,
 ) -> Result<usize> {
     let at = SocketAddr::new(address, to.port());
-    let inbox = bound(receiver, at, |at| UdpSocket::bind(at))?;
+    let inbox = bound(receiver, at, UdpSocket::bind)?;
     inbox.set_read_timeout(Some(patient(QUIET)))?;
     enlarge_receive_buffer(&inbox)?;
     let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };

@@ -35,7 +35,7 @@ impl NumberedDatagrams {
         (from, to): (&Machine, SocketAddr),
         (into, at): (&Machine, SocketAddr),
     ) -> Result<Self> {
-        let inbox = bound(into, at, |at| UdpSocket::bind(at))?;
+        let inbox = bound(into, at, UdpSocket::bind)?;
         inbox.set_read_timeout(Some(patient(PATIENCE)))?;
         enlarge_receive_buffer(&inbox)?;
         let outbox = from.run(|| udp_socket(0, to))?;

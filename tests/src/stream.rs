@@ -90,7 +90,7 @@ impl Stream {
         bytes: u64,
     ) -> Result<Self> {
         let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let listener = bound(server, address, |at| TcpListener::bind(at))?;
+        let listener = bound(server, address, TcpListener::bind)?;
         let connected = client
             .run(|| TcpStream::connect_timeout(&to, patient(Duration::from_secs(5))))
             .with_context(|| format!("{}: no connection to {to}", client.name()))?;
