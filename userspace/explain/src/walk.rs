@@ -95,8 +95,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) steps: Vec<Step>,
     hooks: Vec<HookRun>,
     doubts: Vec<String>,
-    /// Whether a verdict rests on an assumption about the eviction.
-    depends_on_eviction: bool,
+    /// Number of verdicts that rest on an assumption about the eviction.
+    evictions: u32,
 }
 
 impl<'a> Walk<'a> {
@@ -112,7 +112,7 @@ impl<'a> Walk<'a> {
             steps: Vec::new(),
             hooks: Vec::new(),
             doubts: Vec::new(),
-            depends_on_eviction: false,
+            evictions: 0,
         }
     }
 
@@ -133,7 +133,7 @@ impl<'a> Walk<'a> {
     /// Returns the outcome of a packet for which a flow may have to give way: whether one does is
     /// not known, since the order in which the program inspects them cannot be read.
     fn unless_a_flow_gives_way(&mut self, outcome: Outcome) -> Outcome {
-        if !self.depends_on_eviction {
+        if self.evictions == 0 {
             return outcome;
         }
         let Outcome::Dropped {
@@ -348,7 +348,7 @@ impl<'a> Walk<'a> {
         let trace = self.node.run(place, interface, frame);
         self.frame = trace.frame;
         self.has_flow |= trace.has_flow;
-        self.depends_on_eviction |= trace.depends_on_eviction;
+        self.evictions += u32::from(trace.depends_on_eviction);
         self.steps.extend(trace.steps);
         self.hooks.push(trace.run);
         trace.run.verdict
