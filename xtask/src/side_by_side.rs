@@ -259,8 +259,8 @@ mod tests {
             about_failures(output),
             "failures:\n\n---- b stdout ----\nno"
         );
-        let crashed = (0..100).map(|line| format!("{line}\n")).collect::<String>();
-        let last = about_failures(&crashed);
+        let crashed: Vec<String> = (0..100).map(|line| line.to_string()).collect();
+        let last = about_failures(&crashed.join("\n"));
         assert!(last.starts_with("20\n") && last.ends_with("\n99"), "{last}");
     }
 
