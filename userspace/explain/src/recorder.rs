@@ -72,8 +72,14 @@ impl<'a> Recorder<'a> {
     /// Returns whether any flow gives way to the new one, in whichever order they are inspected.
     fn may_evict(&self) -> bool {
         let mut simulator = self.simulator.clone();
-        // Each attempt inspects some flows, and puts those that stay behind the others.
-        (0..=simulator.world.turns.len()).any(|_| simulator.evict(Lack::Place))
+        simulator.start_eviction();
+        // The whole queue, once: the program inspects a part of it.
+        for _ in 0..simulator.world.turns.len() {
+            if !simulator.inspect_flow(Search::Victim) {
+                break;
+            }
+        }
+        simulator.finish_eviction()
     }
 
     fn view(&self) -> View<'_> {

@@ -193,10 +193,12 @@ fn a_used_up_quota_ends_at_the_uplink() {
     insta::assert_snapshot!(shown(&explanation));
 }
 
+/// A flow quota: many times the flows that an eviction inspects.
+const FLOWS: u16 = 400;
+
 /// Returns a node on which two pods have used their quotas: by connections, but for the last ones
 /// of the first pod, which are half open.
 fn at_the_quota(half_open: u16) -> World {
-    const FLOWS: u16 = 400;
     let mut simulator = Simulator::new(world());
     simulator.world.settings.flow_quota = u32::from(FLOWS);
     let mut send = |place, from: Address, to: Address, [source, destination]: [u16; 2], flags| {
@@ -235,7 +237,7 @@ fn whether_a_flow_gives_way_to_a_new_one_is_said_to_be_unknown_unless_none_may()
         "{last:?}"
     );
 
-    let each_may = request(400);
+    let each_may = request(FLOWS);
     assert!(each_may.outcome.arrives(), "{each_may:#?}");
     assert_eq!(each_may.doubts.len(), 1, "{each_may:#?}");
 
