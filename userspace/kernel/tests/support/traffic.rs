@@ -1,17 +1,19 @@
 //! Servers that return the client's address as they see it, and clients that read it; all time out.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use model::Netns;
 use nix::sched::CloneFlags;
 
 use super::skip::patient;
+use super::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -42,15 +44,15 @@ fn enter(namespace: &File) {
 /// Binds a socket, and retries while its address is in use: a child process that another thread is
 /// starting may still hold the socket that was bound before.
 fn bound<S>(bind: impl Fn() -> io::Result<S>) -> S {
-    let end = Instant::now() + patient(PATIENCE);
-    loop {
-        match bind() {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
-                std::thread::sleep(PAUSE);
-            }
-            socket => return socket.expect("a free port"),
+    let socket = Cell::new(None);
+    wait_until(|| match bind() {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => false,
+        bound => {
+            socket.set(Some(bound.expect("a free port")));
+            true
         }
-    }
+    });
+    socket.into_inner().expect("a bound socket")
 }
 
 /// TCP and UDP server of one port on all addresses of a pod. A UDP answer is the client's address
