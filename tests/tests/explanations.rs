@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use abi::{EndpointFlags, SettingsFlags};
 use anyhow::{Context as _, Result, ensure};
@@ -31,13 +30,9 @@ use verdict::simulator::{Place, World, example};
 /// Random nodes, each with tables of its own.
 const NODES: u32 = 5;
 /// Frames that are compared on each node.
-const FRAMES: u32 = 2_500;
-/// Longest run of a node; a busy machine compares fewer frames in this time.
-const LONGEST: Duration = Duration::from_secs(12);
-/// Frames that must have been compared on each node.
-const LEAST: u32 = 500;
-/// Capacity of the flow table: more than the frames of a node can fill.
-const FLOW_ENTRIES: usize = 4_096;
+const FRAMES: u32 = 2_000;
+/// Capacity of the flow table: more than the frames of a node can fill, with two entries each.
+const FLOW_ENTRIES: usize = 8_192;
 /// Directory of the test's own bpffs in which the object's maps are pinned as an agent's.
 const BPFFS: &str = "/sys/fs/bpf/explained";
 
@@ -194,8 +189,7 @@ fn compare(bench: &mut Bench, dice: &mut Dice, seed: u64, total: &mut Compared) 
     let around = Surroundings::read(bench.simulator.world.mac)?;
     let mut answer = None;
     let mut compared = 0;
-    let started = Instant::now();
-    while compared < LEAST || compared < FRAMES && started.elapsed() < LONGEST {
+    while compared < FRAMES {
         let (place, bytes) = answer.take().unwrap_or_else(|| send(dice));
         if has_fragment(&bytes[14..]) {
             continue;
@@ -203,7 +197,7 @@ fn compare(bench: &mut Bench, dice: &mut Dice, seed: u64, total: &mut Compared) 
         let trace = around
             .node(&reader)?
             .run(place, example::INTERFACE, bytes.clone());
-        let (verdict, after) = bench.run(place, &bytes)?;
+        let (verdict, after) = bench.run_object(place, &bytes, trace.run.verdict)?;
         let which = || {
             let steps = &trace.steps;
             format!("VIADUCT_SEED={seed}, {place:?}: {bytes:02x?}: {steps:#?}")
@@ -249,7 +243,7 @@ fn an_explanation_has_the_verdict_of_the_loaded_program_over_the_tables_of_rando
     }
     println!("seed {seed}: {total:?} on {NODES} nodes");
     let least = total.frames / 50;
-    ensure!(total.frames >= NODES * LEAST && total.dropped > least && total.changed > least);
+    ensure!(total.dropped > least && total.changed > least);
     Ok(())
 }
 

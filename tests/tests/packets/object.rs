@@ -26,6 +26,9 @@ pub(crate) const REDIRECT: i32 = 7;
 const CONTEXT_LEN: usize = 176;
 const INTERFACE_AT: usize = 40;
 
+/// Slots of pods: tests have few pods, and some copy all slots for each packet.
+const PODS: u32 = 64;
+
 /// The loaded object.
 pub(crate) struct Object {
     pub(crate) loaded: Ebpf,
@@ -53,6 +56,8 @@ impl Object {
                 maps::PENDING.name,
                 u32::try_from(cpus)? * maps::CACHE_CAPACITY_OF_CPU,
             )
+            .map_max_entries(maps::PODS.name, PODS)
+            .map_max_entries(maps::LIMITS.name, 2 * PODS)
             .map_max_entries(maps::FLOWS.name, entries)
             .map_max_entries(maps::TURNS.name, entries);
         let loaded = options.load(&bytes)?;
