@@ -1,6 +1,7 @@
 //! CPU time of a dropped packet, of a pod that sends forged frames as fast as it can: while
 //! `viaductctl drops -f` follows the events, and while nothing listens. Both states are measured in
-//! turns on one node.
+//! turns on one node. In the middle of each flood another pod loses one packet, which the client
+//! must print.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
@@ -34,22 +35,35 @@ const FORGED: Mac = Mac::new([2, 0, 0, 0, 0, 0x66]);
 const REASON: &str = "spoofed-mac";
 /// Duration of one sample: thousands of packets.
 const SAMPLE: Duration = Duration::from_millis(25);
+/// The pod that loses one packet in each flood.
+const OTHER: &str = "other";
 /// Frames between two readings of the clock.
 const BURST: u32 = 32;
-/// Time in which the agent ends the events of a client that is gone.
-const UNHEARD: Duration = Duration::from_millis(200);
+/// Time between two floods: in it, the agent ends the events of a client that is gone, and the next
+/// drop of the other pod is reported again.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The pod that floods, and what it has sent.
 struct Flood {
+    pod: Forger,
+    sent: u64,
+}
+
+/// A pod with a frame that is dropped.
+struct Forger {
     sender: FrameSender,
     frame: Vec<u8>,
-    sent: u64,
 }
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let viaduct = Viaduct::start(plan.company, 0)?;
     let pod = viaduct.attach("flood", &[])?;
-    let mut flood = Flood::of(&pod)?;
+    let other_pod = viaduct.attach(OTHER, &[])?;
+    let other = Forger::of(&other_pod)?;
+    let mut flood = Flood {
+        pod: Forger::of(&pod)?,
+        sent: 0,
+    };
     let mut rows = Rows::default();
     let systems = [system::VIADUCT, system::WITHOUT_LISTENER];
     let rounds = plan.short_rounds();
@@ -59,19 +73,29 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
         } else {
             None
         };
-        let sample = flood.sample()?;
+        // The client prints recent drops first.
+        let before = listener.as_ref().map_or(0, drops_of_other);
+        let sample = flood.sample(&other)?;
         rows.push(Row::new(SUBJECT, *system, "ns per packet"), sample);
-        if listener.is_some() {
-            drop(listener);
-            thread::sleep(UNHEARD);
+        if let Some(listener) = listener {
+            until("the client prints the other pod's drop", || {
+                Ok((drops_of_other(&listener) > before).then_some(()))
+            })?;
         }
+        thread::sleep(PAUSE);
         Ok(())
     })?;
     flood.ensure_dropped(&viaduct, &pod)?;
     Ok(rows.0)
 }
 
-impl Flood {
+/// Returns the number of drops of the other pod that a client has printed.
+fn drops_of_other(listener: &Process) -> usize {
+    let output = listener.output();
+    output.lines().filter(|line| line.contains(OTHER)).count()
+}
+
+impl Forger {
     fn of(pod: &Pod) -> Result<Self> {
         let address = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => Address::v4(ip.octets()),
@@ -83,12 +107,18 @@ impl Flood {
         Ok(Self {
             sender: FrameSender::new(&pod.machine, "eth0", GATEWAY)?,
             frame: frame.bytes(),
-            sent: 0,
         })
     }
 
-    fn send(&mut self) -> Result<()> {
+    fn send(&self) -> Result<()> {
         self.sender.send(&self.frame)?;
+        Ok(())
+    }
+}
+
+impl Flood {
+    fn send(&mut self) -> Result<()> {
+        self.pod.send()?;
         self.sent += 1;
         Ok(())
     }
@@ -104,12 +134,18 @@ impl Flood {
         Ok(listener)
     }
 
-    /// Sends for the time of a sample; returns the CPU time per frame in nanoseconds.
-    fn sample(&mut self) -> Result<f64> {
+    /// Sends for the time of a sample, and one frame of the other pod in the middle of it; returns
+    /// the CPU time per frame in nanoseconds.
+    fn sample(&mut self, other: &Forger) -> Result<f64> {
         pinned::run_realtime(pinned::last_cpu(), || {
             let before = self.sent;
+            let mut has_other_sent = false;
             let start = Instant::now();
             while start.elapsed() < SAMPLE {
+                if !has_other_sent && start.elapsed() > SAMPLE / 2 {
+                    other.send()?;
+                    has_other_sent = true;
+                }
                 for _ in 0..BURST {
                     self.send()?;
                 }
