@@ -92,12 +92,12 @@ pub(super) fn statements(name: &str, info: &[u8]) -> Vec<Statement> {
         }
         "state" => vec![state(0, false)],
         "tcp" => match info.get(8..12) {
-            // `option`, `flg_mask`, `flg_cmp`, and `invflags` with `XT_TCP_INV_FLAGS`.
+            // `option`, `flg_mask`, `flg_cmp`, and `invflags` with `XT_TCP_INV_FLAGS` (4).
             Some([0, 0, ..]) => vec![named("tcp")],
             Some([0, mask, value, invert]) => {
                 vec![
                     named("tcp"),
-                    tcp_flags(*mask, Some(*value), invert & 8 == 0, true),
+                    tcp_flags(*mask, Some(*value), invert & 4 == 0, true),
                 ]
             }
             Some(_) | None => vec![named("tcp options")],

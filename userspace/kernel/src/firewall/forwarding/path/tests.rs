@@ -243,7 +243,7 @@ fn extensions_of_iptables_have_their_names() {
     let tcp = |tail: [u8; 4]| entry::statements("tcp", &[&[0; 8], &tail[..]].concat());
     assert_eq!(tcp([0; 4]), [named("match tcp")]);
     assert_eq!(tcp([0, 0x17, 2, 0]), [named("match tcp"), NEITHER]);
-    assert_eq!(tcp([0, 0x17, 2, 8]), [named("match tcp"), ESTABLISHED_ONLY]);
+    assert_eq!(tcp([0, 0x17, 2, 4]), [named("match tcp"), ESTABLISHED_ONLY]);
     assert_eq!(tcp([1, 0, 0, 0]), [named("match tcp options")]);
     assert_eq!(target("LOG"), [named("target LOG")]);
     assert_eq!(target("REJECT"), [Statement::Verdict(Action::Drop)]);
