@@ -110,6 +110,7 @@ impl Surroundings {
             pods: BTreeMap::new(),
             subnets: BTreeMap::new(),
             filters: Some(self.filters.clone()),
+            translations: None,
             lookups: self.lookups.clone(),
         }))
     }

@@ -1,8 +1,10 @@
-//! Evaluates a packet in the filter tables of netfilter, as far as their conditions are known.
+//! Evaluates a packet in the tables of netfilter, as far as their conditions are known.
 //!
 //! Three-valued: a rule with a condition that is not known may or may not apply. A packet is said
-//! to be dropped only where every possible evaluation drops it.
+//! to be dropped only where every possible evaluation drops it. Where a rule leads a connection is
+//! not decoded: it is said that it may be translated, and by which rule.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use steps::{
@@ -19,6 +21,10 @@ pub(crate) struct FilteredPacket {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     pub(crate) protocol: u8,
+    /// Source and destination port; `None` for a protocol without ports.
+    pub(crate) ports: Option<[u16; 2]>,
+    /// Whether the destination is an address of the node.
+    pub(crate) is_local: bool,
     /// Name of the link that it came in by.
     pub(crate) input: String,
     /// Name of the link that it leaves by; `None` before the route is known.
@@ -76,6 +82,28 @@ pub(crate) fn evaluate(
         None if names.is_empty() => Filtered::NoChain,
         None => Filtered::Accepted(names.join(", ")),
     }
+}
+
+/// Returns the first rule that may translate the destination of the packet, which opens a
+/// connection, in the tables of IP at a hook.
+pub(crate) fn translator(
+    tables: &BTreeMap<FilterTable, TableState>,
+    hook: FilterHook,
+    packet: &FilteredPacket,
+) -> Option<String> {
+    let family = FilterFamily::of(packet.source);
+    let mut concerned = tables.iter().filter(|(table, _)| {
+        table.family != FilterFamily::Bridge && table.family.addresses().contains(&family)
+    });
+    concerned.find_map(|(table, state)| {
+        let mut chains = state.base.iter().filter(|base| base.hook == hook);
+        let evaluation = Evaluation {
+            table,
+            state,
+            packet,
+        };
+        chains.find_map(|base| evaluation.base(base).unknown)
+    })
 }
 
 /// The ways in which the evaluation of a chain may end.
@@ -192,6 +220,20 @@ impl Evaluation<'_> {
             Condition::Protocol { number, negated } => {
                 known(*number == self.packet.protocol, *negated)
             }
+            Condition::Port {
+                source,
+                ranges,
+                negated,
+            } => match self.packet.ports {
+                Some([from, to]) => {
+                    let port = if *source { from } else { to };
+                    let mut ranges = ranges.iter();
+                    let is_met = ranges.any(|(first, last)| (*first..=*last).contains(&port));
+                    known(is_met, *negated)
+                }
+                None => None,
+            },
+            Condition::LocalDestination { negated } => known(self.packet.is_local, *negated),
             Condition::Address {
                 source,
                 network,

@@ -6,7 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use abi::{Address, Mac, Tuple};
-use steps::{DatapathTables, ForwardTables, FoundRoute, FoundSocket, RouteDecision, RoutedPacket};
+use steps::{
+    DatapathTables, FilterTable, ForwardTables, FoundRoute, FoundSocket, RouteDecision,
+    RoutedPacket, TableState,
+};
 use verdict::Socket;
 use verdict::simulator::{EgressRoute, KernelLookups};
 
@@ -24,6 +27,9 @@ pub struct Snapshot {
     pub subnets: BTreeMap<u32, Vec<(Address, u32)>>,
     /// The filter tables that forwarded packets pass; `None` where they could not be read.
     pub filters: Option<ForwardTables>,
+    /// The tables of other software that translate the destinations of new connections; `None`
+    /// where they could not be read.
+    pub translations: Option<BTreeMap<FilterTable, TableState>>,
     /// Lookups in the kernel.
     pub lookups: Arc<dyn Lookups>,
 }

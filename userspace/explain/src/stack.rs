@@ -77,6 +77,9 @@ impl Walk<'_> {
         let Some(tuple) = self.tuple() else {
             return unknown("the packet has no addresses".to_owned());
         };
+        if let Some(outcome) = self.translation(FilterHook::Prerouting, from, None) {
+            return outcome;
+        }
         let found = route(&*self.node.facts.lookups, Some(from), &tuple);
         let link = self.node.facts.link_name(from);
         match found.decision {
@@ -161,11 +164,7 @@ impl Walk<'_> {
         let tuple = self.tuple()?;
         let packet = self.filtered(&tuple, from, to);
         let tables = self.node.facts.filters.as_ref()?;
-        let at = match hook {
-            FilterHook::Prerouting => "prerouting",
-            FilterHook::Forward => "forward",
-            FilterHook::Postrouting => "postrouting",
-        };
+        let at = name(hook);
         match netfilter::evaluate(tables, hook, is_bridged, &packet) {
             Filtered::NoChain => None,
             Filtered::Accepted(chains) => {
@@ -186,12 +185,41 @@ impl Walk<'_> {
         }
     }
 
+    /// Evaluates the rules of other software that translate destinations. Returns the outcome where
+    /// one may apply: where the packet goes then is not known. Packets of a known connection are
+    /// translated as its first one was, whatever the rules are.
+    pub(crate) fn translation(
+        &mut self,
+        hook: FilterHook,
+        from: u32,
+        to: Option<u32>,
+    ) -> Option<Outcome> {
+        let tuple = self.tuple()?;
+        let packet = self.filtered(&tuple, from, to);
+        let tables = self.node.facts.translations.as_ref()?;
+        let by = netfilter::translator(tables, hook, &packet).filter(|_| packet.is_new)?;
+        let text = format!("may get another destination by {by}: which one is not known here");
+        self.say(name(hook), Decision::Netfilter, text);
+        Some(unknown(format!("the destination that {by} gives")))
+    }
+
     fn filtered(&self, tuple: &Tuple, from: u32, to: Option<u32>) -> FilteredPacket {
+        let has_ports = matches!(
+            tuple.protocol,
+            abi::protocol::TCP | abi::protocol::UDP | abi::protocol::SCTP
+        );
         FilteredPacket {
             source: ip(&tuple.source),
             destination: ip(&tuple.destination),
             protocol: tuple.protocol,
-            input: self.node.facts.link_name(from),
+            ports: has_ports
+                .then(|| [tuple.source_port, tuple.destination_port].map(abi::Port::number)),
+            is_local: self.node.world().locals.contains(&tuple.destination),
+            input: if from == 0 {
+                String::new()
+            } else {
+                self.node.facts.link_name(from)
+            },
             output: to.map(|to| self.node.facts.link_name(to)),
             is_new: !self.is_answer && !self.has_flow,
         }
@@ -227,5 +255,15 @@ impl Walk<'_> {
                 Outcome::Leaves { link, hop }
             }
         }
+    }
+}
+
+/// Returns the name of a hook, as netfilter has it.
+const fn name(hook: FilterHook) -> &'static str {
+    match hook {
+        FilterHook::Prerouting => "prerouting",
+        FilterHook::Forward => "forward",
+        FilterHook::Postrouting => "postrouting",
+        FilterHook::Output => "output",
     }
 }

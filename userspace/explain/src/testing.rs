@@ -103,6 +103,7 @@ pub(crate) fn snapshot(world: &World) -> Snapshot {
         pods: names.map(|(slot, name)| (slot, name.to_owned())).into(),
         subnets: subnets(),
         filters: Some(steps::ForwardTables::default()),
+        translations: Some(BTreeMap::new()),
     }
 }
 

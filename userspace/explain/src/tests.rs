@@ -1,6 +1,12 @@
 //! Whole explanations of packets on the test's node.
 
+use std::collections::BTreeMap;
+
 use abi::{Address, DropReason, EndpointFlags, SettingsFlags};
+use steps::{
+    Action, BaseChain, Condition, FilterBackend, FilterFamily, FilterHook, FilterRule, FilterTable,
+    TableState,
+};
 use verdict::Verdict;
 use verdict::simulator::example::{
     HOSTPORT, OTHER_POD, POD, POD_PORT, gateway, no_pod, node, other_pod, pod, remote,
@@ -9,7 +15,7 @@ use verdict::simulator::frame::{Body, Frame, flag};
 use verdict::simulator::{Place, Simulator, World};
 
 use crate::testing::{FAR_POD, UPLINK, explain, far_pod, shown, snapshot, tcp, world};
-use crate::{Outcome, Sender, sender_of};
+use crate::{Node, Outcome, Question, Sender, explain as explain_in, sender_of};
 
 #[test]
 fn a_pod_reaches_another_one_by_the_bridge_and_gets_the_answer() {
@@ -102,6 +108,76 @@ fn a_pod_reaches_a_pod_of_another_network_by_the_stack() {
     let explanation = explain(&world(), Sender::Pod(POD), tuple);
     assert_eq!(explanation.request.outcome, Outcome::Pod { slot: FAR_POD });
     assert!(explanation.passes(), "{}", shown(&explanation));
+}
+
+#[test]
+fn where_other_software_may_translate_a_connection_its_destination_is_not_known() {
+    let service = Address::v4([10, 96, 0, 10]);
+    let mut snapshot = snapshot(&world());
+    snapshot.translations = Some(translations("10.96.0.10"));
+    let mut node = Node::new(snapshot);
+    let mut outcome = |sender, source, port| {
+        let question = Question::plain(sender, tcp(source, service, [40_000, port]));
+        explain_in(&mut node, &question).request.outcome
+    };
+    for (sender, source) in [(Sender::Pod(POD), pod()[0]), (Sender::Node, node_address())] {
+        let found = outcome(sender, source, 80);
+        assert!(
+            matches!(&found, Outcome::Unknown { by } if by.contains("of table ip nat")),
+            "{found:?}"
+        );
+        let found = outcome(sender, source, 81);
+        assert!(matches!(found, Outcome::Leaves { .. }), "{found:?}");
+    }
+}
+
+fn node_address() -> Address {
+    node()[0]
+}
+
+/// Returns a table that translates connections to port 80 of an address.
+fn translations(address: &str) -> BTreeMap<FilterTable, TableState> {
+    let conditions = vec![
+        Condition::Address {
+            source: false,
+            network: address.parse().unwrap(),
+            prefix_len: 32,
+            negated: false,
+        },
+        Condition::Port {
+            source: false,
+            ranges: vec![(80, 80)],
+            negated: false,
+        },
+    ];
+    let rule = FilterRule {
+        handle: 1,
+        conditions,
+        action: Action::Other,
+        comment: String::new(),
+    };
+    let base = |name: &str, hook| BaseChain {
+        name: name.to_owned(),
+        hook,
+        drops: false,
+    };
+    let chains = ["PREROUTING", "OUTPUT"];
+    let state = TableState {
+        base: vec![
+            base(chains[0], FilterHook::Prerouting),
+            base(chains[1], FilterHook::Output),
+        ],
+        rules: chains
+            .map(|name| (name.to_owned(), vec![rule.clone()]))
+            .into(),
+        ..TableState::default()
+    };
+    let table = FilterTable {
+        backend: FilterBackend::Nftables,
+        family: FilterFamily::Ip,
+        name: "nat".to_owned(),
+    };
+    [(table, state)].into()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Follows a packet from its sender to where its way ends, and the answer back.
 
 use abi::{DropReason, Mac, Tuple};
-use steps::RouteDecision;
+use steps::{FilterHook, RouteDecision};
 use verdict::Verdict;
 use verdict::hostport_from_node::{self, SocketRequest};
 use verdict::simulator::Place;
@@ -228,7 +228,10 @@ impl<'a> Walk<'a> {
             RouteDecision::Local => {
                 let text = format!("{}: for the node itself", found.route);
                 self.say("stack", Decision::Route, text);
-                self.arrive_at_node()
+                match self.translation(FilterHook::Output, 0, None) {
+                    Some(outcome) => outcome,
+                    None => self.arrive_at_node(),
+                }
             }
             RouteDecision::Unreachable | RouteDecision::SourceRefused => {
                 self.discard("stack", Decision::Route, &found.route)
@@ -237,6 +240,9 @@ impl<'a> Walk<'a> {
                 let name = self.node.facts.link_name(link);
                 let text = format!("{}: leaves by {name}", found.route);
                 self.say("stack", Decision::Route, text);
+                if let Some(outcome) = self.translation(FilterHook::Output, 0, Some(link)) {
+                    return outcome;
+                }
                 self.leave(link, gateway.map_or(tuple.destination, address))
             }
         }

@@ -1,11 +1,12 @@
 //! Lookups of single packets in the kernel, for explanations: links, routes, sockets and filter
 //! tables. Changes nothing.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
 use model::IfName;
-use steps::{ForwardTables, FoundRoute, FoundSocket, Link, RoutedPacket};
+use steps::{FilterTable, ForwardTables, FoundRoute, FoundSocket, Link, RoutedPacket, TableState};
 
 use crate::ObserveError;
 use crate::error::Attempt as _;
@@ -56,5 +57,12 @@ impl NodeLookups {
     pub fn filters(&self) -> Result<ForwardTables, ObserveError> {
         let tables = FilterTables::default().read();
         Ok(tables.attempt(|| "read the filter tables of netfilter".to_owned())?)
+    }
+
+    /// Reads the tables of netfilter that translate the destinations of new connections, in the
+    /// namespace of the calling thread.
+    pub fn translations(&self) -> Result<BTreeMap<FilterTable, TableState>, ObserveError> {
+        let tables = FilterTables::translations();
+        Ok(tables.attempt(|| "read the nat tables of netfilter".to_owned())?)
     }
 }

@@ -49,6 +49,7 @@ pub(super) fn node_source() -> NodeSource {
                 .map(|(index, name)| (name.to_owned(), link(index)))
                 .into(),
             filters: None,
+            translations: None,
             lookups: Arc::new(DefaultRoute),
         })
     })

@@ -39,6 +39,8 @@ fn packet() -> FilteredPacket {
         source: "10.88.0.2".parse().unwrap(),
         destination: "198.51.100.7".parse().unwrap(),
         protocol: 6,
+        ports: Some([41_000, 443]),
+        is_local: false,
         input: "cbr0".to_owned(),
         output: Some("eth0".to_owned()),
         is_new: true,
@@ -161,4 +163,65 @@ fn only_tables_of_the_packets_family_and_hook_are_evaluated() {
         &packet(),
     );
     assert_eq!(none, Filtered::NoChain);
+}
+
+fn port(number: u16) -> Condition {
+    Condition::Port {
+        source: false,
+        ranges: vec![(number, number)],
+        negated: false,
+    }
+}
+
+/// Returns the rule that may translate the destination of [`packet`], where `prerouting` jumps to
+/// `services`.
+fn translated(services: Vec<FilterRule>) -> Option<String> {
+    let jump = rule(vec![], Action::Jump("services".to_owned()));
+    let state = TableState {
+        generation: 1,
+        base: vec![BaseChain {
+            name: "PREROUTING".to_owned(),
+            hook: FilterHook::Prerouting,
+            drops: false,
+        }],
+        rules: [
+            ("PREROUTING".to_owned(), vec![jump]),
+            ("services".to_owned(), services),
+        ]
+        .into(),
+    };
+    let tables = [(table("nat"), state)].into();
+    assert_eq!(translator(&tables, FilterHook::Output, &packet()), None);
+    translator(&tables, FilterHook::Prerouting, &packet())
+}
+
+#[test]
+fn a_rule_of_the_packets_destination_and_port_may_translate_it() {
+    let to = |address: &str| Condition::Address {
+        source: false,
+        network: address.parse().unwrap(),
+        prefix_len: 32,
+        negated: false,
+    };
+    let translates = |conditions| rule(conditions, Action::Other);
+    let local = Condition::LocalDestination { negated: false };
+    let others = vec![
+        translates(vec![to("198.51.100.8"), port(443)]),
+        translates(vec![to("198.51.100.7"), port(80)]),
+        translates(vec![local, port(443)]),
+    ];
+    assert_eq!(translated(others.clone()), None);
+    let matching = translates(vec![to("198.51.100.7"), port(443), Condition::Other]);
+    let found = translated([others, vec![matching]].concat());
+    assert_eq!(
+        found.as_deref(),
+        Some("rule 4 of chain services of table ip nat")
+    );
+}
+
+#[test]
+fn a_rule_behind_one_that_surely_accepts_translates_nothing() {
+    let accepts = rule(vec![port(443)], Action::Accept);
+    let translates = rule(vec![], Action::Other);
+    assert_eq!(translated(vec![accepts, translates]), None);
 }

@@ -51,6 +51,14 @@ impl FilterTables {
         })
     }
 
+    /// Reads the tables that translate the destinations of new connections, of the namespace of the
+    /// calling thread.
+    pub(crate) fn translations() -> io::Result<BTreeMap<FilterTable, TableState>> {
+        let mut tables = nft::NftTables::translations()?;
+        tables.extend(legacy::translations()?);
+        Ok(tables)
+    }
+
     /// Executes the step in one transaction of its table. Fails with `EAGAIN` where the table has
     /// changed since it was read.
     pub(crate) fn write(&mut self, step: &ForwardingStep) -> io::Result<()> {

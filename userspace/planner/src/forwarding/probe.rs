@@ -144,7 +144,9 @@ fn meets_one(condition: &Condition, probe: &Probe) -> Option<bool> {
             };
             known(is_met, *negated)
         }
-        Condition::Other => Some(false),
+        Condition::Port { .. } | Condition::LocalDestination { .. } | Condition::Other => {
+            Some(false)
+        }
     }
 }
 

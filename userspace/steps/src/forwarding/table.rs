@@ -123,6 +123,8 @@ pub enum FilterHook {
     Forward,
     /// After routing.
     Postrouting,
+    /// Packets of the node's own processes, after routing.
+    Output,
 }
 
 /// A rule.
@@ -173,6 +175,20 @@ pub enum Condition {
         /// Prefix length.
         prefix_len: u8,
         /// Whether all other addresses meet it.
+        negated: bool,
+    },
+    /// Source or destination port.
+    Port {
+        /// Whether it is the source.
+        source: bool,
+        /// First and last port of each range.
+        ranges: Vec<(u16, u16)>,
+        /// Whether all other ports meet it.
+        negated: bool,
+    },
+    /// Destination that is an address of the node.
+    LocalDestination {
+        /// Whether all other destinations meet it.
         negated: bool,
     },
     /// Mark of the packet or of its connection, which packets of pods do not have.

@@ -10,7 +10,8 @@ use explain::{LinkFacts, Lookups, Snapshot};
 use kernel::{DatapathReader, NodeLookups, ObserveError};
 use model::Record;
 use steps::{
-    DatapathTables, ForwardTables, FoundRoute, FoundSocket, Link, RouteDecision, RoutedPacket,
+    DatapathTables, FilterTable, ForwardTables, FoundRoute, FoundSocket, Link, RouteDecision,
+    RoutedPacket, TableState,
 };
 
 use crate::http::why::view::Names;
@@ -21,6 +22,8 @@ pub(crate) struct ObservedNode {
     pub(crate) links: Vec<(String, Link)>,
     /// `None` where they could not be read.
     pub(crate) filters: Option<ForwardTables>,
+    /// `None` where they could not be read.
+    pub(crate) translations: Option<BTreeMap<FilterTable, TableState>>,
     pub(crate) lookups: Arc<dyn Lookups>,
 }
 
@@ -33,6 +36,9 @@ impl ObservedNode {
         let filters = lookups.filters().inspect_err(
             |error| tracing::warn!(%error, "explaining a packet without the filter tables"),
         );
+        let translations = lookups.translations().inspect_err(
+            |error| tracing::warn!(%error, "explaining a packet without the nat tables"),
+        );
         Ok(Self {
             tables,
             links: links
@@ -40,6 +46,7 @@ impl ObservedNode {
                 .map(|(name, link)| (name.to_string(), link))
                 .collect(),
             filters: filters.ok(),
+            translations: translations.ok(),
             lookups: Arc::new(KernelLookups(Mutex::new(lookups))),
         })
     }
@@ -60,6 +67,7 @@ impl ObservedNode {
             pods: names,
             subnets: subnets(records),
             filters: self.filters,
+            translations: self.translations,
             lookups: self.lookups,
         }
     }

@@ -17,6 +17,9 @@ enum Loaded {
     State,
     Source,
     Destination,
+    SourcePort,
+    DestinationPort,
+    DestinationType,
     Other,
 }
 
@@ -102,8 +105,9 @@ impl Reader {
                 self.action = target(&name);
             }
             "lookup" => self.lookup(expression),
-            "limit" | "quota" | "connlimit" | "range" | "dynset" | "fib" | "socket" | "numgen"
-            | "rt" | "exthdr" | "osf" | "hash" | "xfrm" | "tunnel" | "inner" => {
+            "fib" => self.load(fib(expression)),
+            "limit" | "quota" | "connlimit" | "range" | "dynset" | "socket" | "numgen" | "rt"
+            | "exthdr" | "osf" | "hash" | "xfrm" | "tunnel" | "inner" => {
                 self.condition_or_load(expression);
             }
             _ => self.action = Action::Other,
@@ -127,11 +131,14 @@ impl Reader {
 
     fn payload(&self, expression: &ReadExpression) -> Loaded {
         let place = (expression.number(2), expression.number(3));
+        let is_port = expression.number(4) == Some(2);
         match (self.family, place) {
             (Family::Ip, (Some(expr::NETWORK), Some(12)))
             | (Family::Ip6, (Some(expr::NETWORK), Some(8))) => Loaded::Source,
             (Family::Ip, (Some(expr::NETWORK), Some(16)))
             | (Family::Ip6, (Some(expr::NETWORK), Some(24))) => Loaded::Destination,
+            (_, (Some(expr::TRANSPORT), Some(0))) if is_port => Loaded::SourcePort,
+            (_, (Some(expr::TRANSPORT), Some(2))) if is_port => Loaded::DestinationPort,
             _ => Loaded::Other,
         }
     }
@@ -183,6 +190,19 @@ impl Reader {
                 number: value.first().copied().unwrap_or(0),
                 negated,
             },
+            (Loaded::SourcePort | Loaded::DestinationPort, None) => {
+                value.first_chunk().map_or(Condition::Other, |port| {
+                    let port = u16::from_be_bytes(*port);
+                    Condition::Port {
+                        source: self.loaded == Loaded::SourcePort,
+                        ranges: vec![(port, port)],
+                        negated,
+                    }
+                })
+            }
+            (Loaded::DestinationType, None) if value.first_chunk() == Some(&LOCAL) => {
+                Condition::LocalDestination { negated }
+            }
             (Loaded::Mark, _) if is_mark(value, negated) => Condition::Mark,
             (Loaded::State, Some(mask)) if is_not_new(mask, value, negated) => Condition::NotNew,
             (Loaded::State, None) if !negated && is_not_new(&[0xff; 4], value, false) => {
@@ -206,6 +226,9 @@ impl Reader {
                 | Loaded::Protocol
                 | Loaded::Mark
                 | Loaded::State
+                | Loaded::SourcePort
+                | Loaded::DestinationPort
+                | Loaded::DestinationType
                 | Loaded::Other,
                 _,
             ) => Condition::Other,
@@ -249,6 +272,18 @@ fn meta(key: Option<u32>) -> Loaded {
         Some(expr::OIFNAME) => Loaded::Output,
         Some(expr::L4PROTO) => Loaded::Protocol,
         Some(expr::MARK) => Loaded::Mark,
+        _ => Loaded::Other,
+    }
+}
+
+/// `RTN_LOCAL`, as the register has it.
+const LOCAL: [u8; 4] = 2_u32.to_ne_bytes();
+
+/// Returns what a `fib` loads: the type of the destination address, whatever its link
+/// (`NFT_FIB_RESULT_ADDRTYPE`, `NFTA_FIB_F_DADDR`), or anything else.
+fn fib(expression: &ReadExpression) -> Loaded {
+    match (expression.number(2), expression.number(3)) {
+        (Some(3), Some(2)) => Loaded::DestinationType,
         _ => Loaded::Other,
     }
 }

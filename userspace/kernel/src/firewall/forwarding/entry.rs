@@ -49,7 +49,7 @@ pub(super) fn to_ports((first, last): (u16, u16)) -> Vec<u8> {
     info
 }
 
-/// Returns the condition of a match; `None` for a comment.
+/// Returns the condition of a match; `None` for one that every packet of the rule's protocol meets.
 pub(super) fn condition(name: &str, revision: u32, info: &[u8]) -> Option<Condition> {
     match name {
         "comment" => None,
@@ -61,7 +61,81 @@ pub(super) fn condition(name: &str, revision: u32, info: &[u8]) -> Option<Condit
             Some([.., 0]) => Condition::Mark,
             Some(_) => Condition::Other,
         }),
+        "tcp" | "udp" => ports(name, info),
+        "multiport" => Some(listed_ports(revision, info)),
+        "addrtype" if revision == 1 => Some(local_destination(info)),
         _ => Some(Condition::Other),
+    }
+}
+
+/// Decodes `struct xt_tcp` and `struct xt_udp`: ranges of source and destination ports, and what
+/// else tells packets apart.
+fn ports(name: &str, info: &[u8]) -> Option<Condition> {
+    let range = |at| Some((number(info, at)?, number(info, at + 2)?));
+    // Of TCP `option`, `flg_mask` and `flg_cmp` come before `invflags`.
+    let (has_more, inverted) = match (name, info.get(8..).unwrap_or_default()) {
+        ("tcp", [option, mask, _, inverted, ..]) => (*option != 0 || *mask != 0, *inverted),
+        ("udp", [inverted, ..]) => (false, *inverted),
+        _ => return Some(Condition::Other),
+    };
+    let Some((sources, destinations)) = range(0).zip(range(4)) else {
+        return Some(Condition::Other);
+    };
+    let port = |source: bool, range: (u16, u16)| Condition::Port {
+        source,
+        ranges: vec![range],
+        negated: inverted & if source { 1 } else { 2 } != 0,
+    };
+    let is_any = |range, bit| range == (0, u16::MAX) && inverted & bit == 0;
+    match (is_any(sources, 1), is_any(destinations, 2), has_more) {
+        (true, true, false) => None,
+        (true, false, false) => Some(port(false, destinations)),
+        (false, true, false) => Some(port(true, sources)),
+        (false, false, _) | (_, _, true) => Some(Condition::Other),
+    }
+}
+
+/// Decodes `struct xt_multiport_v1`.
+fn listed_ports(revision: u32, info: &[u8]) -> Condition {
+    const MOST: usize = 15;
+    let flags = info.get(2 + 2 * MOST..2 + 3 * MOST);
+    let (Some([kind @ (0 | 1), count, ..]), Some(begins_range), Some(invert), 1) =
+        (info.get(..2), flags, info.get(2 + 3 * MOST), revision)
+    else {
+        return Condition::Other;
+    };
+    let listed = (0..MOST.min(usize::from(*count))).filter_map(|at| {
+        let port = number(info, 2 + 2 * at)?;
+        Some((port, *begins_range.get(at)? != 0))
+    });
+    let (mut ranges, mut first) = (Vec::new(), None);
+    for (port, begins) in listed {
+        if begins {
+            first = Some(port);
+        } else {
+            ranges.push((first.take().unwrap_or(port), port));
+        }
+    }
+    Condition::Port {
+        source: *kind == 0,
+        ranges,
+        negated: *invert != 0,
+    }
+}
+
+/// Decodes `struct xt_addrtype_info_v1` of `--dst-type LOCAL`.
+fn local_destination(info: &[u8]) -> Condition {
+    /// `XT_ADDRTYPE_LOCAL` and `XT_ADDRTYPE_INVERT_DEST`.
+    const LOCAL: u16 = 4;
+    const INVERT: u32 = 2;
+    let flags = info.get(4..).and_then(|flags| flags.first_chunk());
+    match (number(info, 0), number(info, 2), flags) {
+        (Some(0), Some(LOCAL), Some(flags)) if u32::from_ne_bytes(*flags) & !INVERT == 0 => {
+            Condition::LocalDestination {
+                negated: u32::from_ne_bytes(*flags) & INVERT != 0,
+            }
+        }
+        _ => Condition::Other,
     }
 }
 
@@ -128,3 +202,6 @@ fn number(info: &[u8], at: usize) -> Option<u16> {
     let bytes = info.get(at..)?.first_chunk::<2>()?;
     Some(u16::from_ne_bytes(*bytes))
 }
+
+#[cfg(test)]
+mod tests;

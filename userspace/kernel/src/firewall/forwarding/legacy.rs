@@ -34,6 +34,11 @@ const COMMENT: usize = 256;
 const ACCEPT: i32 = -2;
 
 const TABLE: &str = "filter";
+const NAT: &str = "nat";
+
+/// Base chains that are read, by the number of their hook.
+const FILTER_HOOKS: [(usize, FilterHook); 1] = [(2, FilterHook::Forward)];
+const NAT_HOOKS: [(usize, FilterHook); 2] = [(0, FilterHook::Prerouting), (3, FilterHook::Output)];
 
 /// Layout and offsets of the conditions of one family.
 struct Ip {
@@ -73,10 +78,22 @@ const INVERT_PROTOCOL: u8 = 0x40;
 
 /// Reads the filter tables that are in use.
 pub(super) fn read() -> io::Result<BTreeMap<FilterTable, TableState>> {
+    read_table(TABLE, &FILTER_HOOKS)
+}
+
+/// Reads the tables that translate destinations, if they are in use.
+pub(super) fn translations() -> io::Result<BTreeMap<FilterTable, TableState>> {
+    read_table(NAT, &NAT_HOOKS)
+}
+
+fn read_table(
+    name: &str,
+    hooks: &[(usize, FilterHook)],
+) -> io::Result<BTreeMap<FilterTable, TableState>> {
     let mut tables = BTreeMap::new();
     for ip in &FAMILIES {
-        if let Some((_, blob)) = ip.load()? {
-            tables.insert(ip.table(), ip.state(&blob));
+        if let Some((_, blob)) = ip.load_table(name)? {
+            tables.insert(ip.table(name), ip.state(&blob, hooks));
         }
     }
     Ok(tables)
@@ -169,17 +186,17 @@ fn lock() -> io::Result<Flock<fs::File>> {
 pub(super) fn fuzz(bytes: &[u8]) {
     for family in &FAMILIES {
         if let Some(blob) = super::blob::fuzz(family.layout, bytes) {
-            let _ = family.state(&blob);
+            let _ = family.state(&blob, &FILTER_HOOKS);
         }
     }
 }
 
 impl Ip {
-    fn table(&self) -> FilterTable {
+    fn table(&self, name: &str) -> FilterTable {
         FilterTable {
             backend: FilterBackend::Xtables,
             family: self.family,
-            name: TABLE.to_owned(),
+            name: name.to_owned(),
         }
     }
 
@@ -201,19 +218,18 @@ impl Ip {
         Ok(Some((file, blob)))
     }
 
-    fn state(&self, blob: &Blob) -> TableState {
+    fn state(&self, blob: &Blob, hooks: &[(usize, FilterHook)]) -> TableState {
         let mut state = TableState {
             generation: blob.fingerprint(),
             ..TableState::default()
         };
         for chain in &blob.chains {
-            if chain.hook == Some(2) {
-                state.base.push(BaseChain {
-                    name: chain.name.clone(),
-                    hook: FilterHook::Forward,
-                    drops: self.layout.verdict(&chain.tail.bytes) != Some(ACCEPT),
-                });
-            }
+            let read = hooks.iter().find(|(number, _)| chain.hook == Some(*number));
+            state.base.extend(read.map(|(_, hook)| BaseChain {
+                name: chain.name.clone(),
+                hook: *hook,
+                drops: self.layout.verdict(&chain.tail.bytes) != Some(ACCEPT),
+            }));
             let rules = (0..)
                 .zip(&chain.rules)
                 .map(|(handle, entry)| self.rule(handle, entry))

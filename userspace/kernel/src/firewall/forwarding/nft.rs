@@ -1,4 +1,4 @@
-//! Filter tables of nftables.
+//! Filter tables of nftables, and the tables that translate destinations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -51,10 +51,22 @@ impl NftTables {
         {
             return Ok(tables.clone());
         }
-        let tables = read(nftables, generation)?;
+        let tables = read(nftables, generation, filter_hook)?;
         // A ruleset that changed meanwhile is of no generation; writes for it are refused.
         self.last = Some((generation, tables.clone()));
         Ok(tables)
+    }
+
+    /// Reads the tables that translate the destinations of new connections.
+    pub(super) fn translations() -> io::Result<Tables> {
+        let Some(mut nftables) = Nftables::open()? else {
+            return Ok(Tables::new());
+        };
+        match nftables.generation() {
+            Ok(generation) => read(&mut nftables, generation, translation_hook),
+            Err(error) if is_unsupported(&error) => Ok(Tables::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the last read has found that the kernel has nftables.
@@ -123,13 +135,15 @@ pub(super) fn is_unsupported(error: &io::Error) -> bool {
         .any(|errno| code == Some(*errno as i32))
 }
 
-fn read(nftables: &mut Nftables, generation: u32) -> io::Result<Tables> {
+/// Returns the hook of a base chain that is read.
+type HookOf = fn(&ReadChain) -> Option<FilterHook>;
+
+/// Reads the tables with base chains of which `hook` returns one.
+fn read(nftables: &mut Nftables, generation: u32, hook: HookOf) -> io::Result<Tables> {
     let chains = nftables.chains()?;
     let matters: BTreeSet<(Family, &str)> = chains
         .iter()
-        .filter(|chain| {
-            chain.is_filter && hook(chain).is_some() && chain.table != hostport_table::TABLE
-        })
+        .filter(|chain| hook(chain).is_some() && chain.table != hostport_table::TABLE)
         .map(|chain| (chain.family, chain.table.as_str()))
         .collect();
     let mut tables = Tables::new();
@@ -143,7 +157,11 @@ fn read(nftables: &mut Nftables, generation: u32) -> io::Result<Tables> {
             .filter(|it| (it.family, it.table.as_str()) == (family, name))
         {
             state.rules.insert(chain.name.clone(), Vec::new());
-            state.base.extend(base(chain));
+            state.base.extend(hook(chain).map(|hook| BaseChain {
+                name: chain.name.clone(),
+                hook,
+                drops: chain.drops,
+            }));
         }
         for (chain, rule) in nftables.rules_of_table(family, name)? {
             let (conditions, action) = decode::rule(&rule, family);
@@ -164,19 +182,21 @@ fn read(nftables: &mut Nftables, generation: u32) -> io::Result<Tables> {
     Ok(tables)
 }
 
-fn base(chain: &ReadChain) -> Option<BaseChain> {
-    Some(BaseChain {
-        name: chain.name.clone(),
-        hook: hook(chain).filter(|_| chain.is_filter)?,
-        drops: chain.drops,
-    })
-}
-
-fn hook(chain: &ReadChain) -> Option<FilterHook> {
-    match chain.hook?.0 {
+/// Hooks of chains that filter forwarded packets.
+fn filter_hook(chain: &ReadChain) -> Option<FilterHook> {
+    match chain.hook.filter(|_| chain.is_filter)?.0 {
         0 => Some(FilterHook::Prerouting),
         2 => Some(FilterHook::Forward),
         4 => Some(FilterHook::Postrouting),
+        _ => None,
+    }
+}
+
+/// Hooks of chains that translate destinations.
+fn translation_hook(chain: &ReadChain) -> Option<FilterHook> {
+    match chain.hook.filter(|_| chain.is_nat)?.0 {
+        0 => Some(FilterHook::Prerouting),
+        3 => Some(FilterHook::Output),
         _ => None,
     }
 }

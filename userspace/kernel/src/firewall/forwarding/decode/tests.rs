@@ -75,3 +75,30 @@ fn addresses_have_their_prefix_length() {
     let compare = expr::equal(Register::One, &[10, 0, 0, 0]);
     assert_eq!(read(&[load(4), mask, compare, accept()]).0, [address(15)]);
 }
+
+#[test]
+fn ports_and_destinations_of_the_node_are_recognised() {
+    let payload = |offset: u32| {
+        let loads = Attributes::default().be32(1, 1).be32(2, expr::TRANSPORT);
+        Expression::new("payload", &loads.be32(3, offset).be32(4, 2))
+    };
+    let port = |source: bool| Condition::Port {
+        source,
+        ranges: vec![(443, 443)],
+        negated: !source,
+    };
+    let number = 443_u16.to_be_bytes();
+    let of_source = read(&[payload(0), expr::equal(Register::One, &number), accept()]);
+    assert_eq!(of_source.0, [port(true)]);
+    let other = expr::not_equal(Register::One, &number);
+    assert_eq!(read(&[payload(2), other, accept()]).0, [port(false)]);
+    let fib = |flags: u32| {
+        let loads = Attributes::default().be32(1, 1).be32(2, 3);
+        Expression::new("fib", &loads.be32(3, flags))
+    };
+    let local = expr::equal(Register::One, &2_u32.to_ne_bytes());
+    let of = |flags| read(&[fib(flags), local.clone(), accept()]).0;
+    assert_eq!(of(2), [Condition::LocalDestination { negated: false }]);
+    // Of the source address.
+    assert_eq!(of(1), [Condition::Other]);
+}
