@@ -26,10 +26,10 @@ mount -t bpf -o mode=700 bpf $root/sys/fs/bpf
 mkdir -p $root/srv/viaduct/target/dist
 mount --bind "$dist" $root/srv/viaduct/target/dist
 mount -o remount,bind,ro $root/srv/viaduct/target/dist
-# What else is built beside the distribution: packages, and the agent of upgrade tests.
-for name in package dist-next; do
+# What else is built beside the distribution: packages, the agent of upgrade tests, and kube-proxy.
+for name in package dist-next tools/kubernetes; do
     if [ -d "${dist%/*}/$name" ]; then
-        mkdir $root/srv/viaduct/target/$name
+        mkdir -p $root/srv/viaduct/target/$name
         mount --bind "${dist%/*}/$name" $root/srv/viaduct/target/$name
         mount -o remount,bind,ro $root/srv/viaduct/target/$name
     fi

@@ -191,6 +191,7 @@ macro_rules! guides {
 
 guides! {
     the_guide_beside_docker_works_as_it_is_written: "beside-docker",
+    the_guide_beside_kube_proxy_works_as_it_is_written: "beside-kube-proxy",
     the_guide_containerd_works_as_it_is_written: "containerd",
     the_guide_from_bridge_works_as_it_is_written: "from-bridge",
     the_guide_plain_cni_works_as_it_is_written: "plain-cni",
