@@ -23,6 +23,8 @@ pub(crate) mod system {
     pub(crate) const DOCKER: &str = "bridge driver";
     /// The same, with `--userland-proxy=false`.
     pub(crate) const DOCKER_WITHOUT_PROXY: &str = "bridge driver, no proxy";
+    /// A network of a driver that does nothing: what every driver has to add to.
+    pub(crate) const DOCKER_ALONE: &str = "dockerd alone";
     /// Viaduct while no client follows drop events.
     pub(crate) const WITHOUT_LISTENER: &str = "viaduct, no listener";
     /// The plain kernel, without the functions of a CNI plugin. A family has at most one of them.

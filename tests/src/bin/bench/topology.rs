@@ -3,6 +3,7 @@
 mod bare_veth;
 mod docker;
 mod forwarding;
+mod idle_driver;
 mod other_hostports;
 mod reference;
 mod viaduct;

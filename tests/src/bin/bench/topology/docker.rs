@@ -5,7 +5,7 @@ use e2e::company::{Docker, DockerRelease};
 use e2e::docker_driver::Client;
 use e2e::{Agent, NODE, Sandbox, WORLD};
 
-use super::{PORTS, Path, Topology, serve_clients};
+use super::{PORTS, Path, Topology, idle_driver, serve_clients};
 use crate::row::system;
 
 /// The measured network.
@@ -23,11 +23,18 @@ pub(crate) enum Driver {
     BridgeWithoutProxy,
     /// Viaduct's, for network and addresses.
     Viaduct,
+    /// One that does nothing.
+    Idle,
 }
 
 impl Driver {
     /// All, in the order of measurement.
-    pub(crate) const ALL: [Self; 3] = [Self::Bridge, Self::BridgeWithoutProxy, Self::Viaduct];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Bridge,
+        Self::BridgeWithoutProxy,
+        Self::Viaduct,
+        Self::Idle,
+    ];
 
     /// Returns the name of the system in reports.
     pub(crate) fn system(self) -> &'static str {
@@ -35,6 +42,7 @@ impl Driver {
             Self::Bridge => system::DOCKER,
             Self::BridgeWithoutProxy => system::DOCKER_WITHOUT_PROXY,
             Self::Viaduct => system::VIADUCT,
+            Self::Idle => system::DOCKER_ALONE,
         }
     }
 
@@ -42,6 +50,7 @@ impl Driver {
         match self {
             Self::Bridge | Self::BridgeWithoutProxy => "--driver bridge",
             Self::Viaduct => "--driver viaduct --ipam-driver viaduct",
+            Self::Idle => "--driver idle",
         }
     }
 }
@@ -66,6 +75,10 @@ impl DockerNode {
         let agent = match driver {
             Driver::Bridge | Driver::BridgeWithoutProxy => None,
             Driver::Viaduct => Some(Agent::start(node, &Client::FLAGS)?),
+            Driver::Idle => {
+                idle_driver::serve(node)?;
+                None
+            }
         };
         let options = driver.options();
         docker.call(&format!("network create {options} {NETWORK}"))?;
