@@ -196,8 +196,11 @@ impl Walk<'_> {
     ) -> Option<Outcome> {
         let tuple = self.tuple()?;
         let packet = self.filtered(&tuple, from, to);
+        if !packet.is_new {
+            return None;
+        }
         let tables = self.node.facts.translations.as_ref()?;
-        let by = netfilter::translator(tables, hook, &packet).filter(|_| packet.is_new)?;
+        let by = netfilter::translator(tables, hook, &packet)?;
         let text = format!("may get another destination by {by}: which one is not known here");
         self.say(name(hook), Decision::Netfilter, text);
         Some(unknown(format!("the destination that {by} gives")))
