@@ -12,9 +12,9 @@ use std::thread;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use crate::http_server::Connection;
 use crate::{Machine, bound};
 
-mod http;
 mod requests;
 mod world;
 
@@ -147,7 +147,7 @@ fn accept(listener: &TcpListener, world: &Arc<World>) {
 
 /// Serves a connection until it ends. Its errors are those of the client.
 fn serve(stream: TcpStream, world: &World) {
-    let mut connection = http::Connection::new(stream);
+    let mut connection = Connection::new(stream);
     while let Ok(Some(request)) = connection.request() {
         if requests::answer(&mut connection, &request, world).is_err() {
             return;

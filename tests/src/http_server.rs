@@ -1,29 +1,35 @@
-//! HTTP/1.1 of the server: requests with a body of known length, answers of known length or in
-//! chunks.
+//! HTTP/1.1 of servers in tests: requests with a body of known length, answers of known length or
+//! in chunks.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use serde_json::Value;
 
 /// A connection of a client.
-pub(super) struct Connection {
-    reader: BufReader<TcpStream>,
+#[derive(Debug)]
+pub struct Connection<S = TcpStream> {
+    reader: BufReader<S>,
 }
 
 /// A request.
 #[derive(Debug, Default)]
-pub(super) struct Request {
-    pub(super) method: String,
-    pub(super) path: String,
-    pub(super) query: String,
-    pub(super) authorization: Option<String>,
-    pub(super) body: Vec<u8>,
+pub struct Request {
+    /// Method.
+    pub method: String,
+    /// Path, without the query.
+    pub path: String,
+    /// Query, without the question mark.
+    pub query: String,
+    /// Value of the header `Authorization`.
+    pub authorization: Option<String>,
+    /// Body.
+    pub body: Vec<u8>,
 }
 
 impl Request {
     /// Returns the value of a parameter of the query.
-    pub(super) fn parameter(&self, name: &str) -> Option<String> {
+    pub fn parameter(&self, name: &str) -> Option<String> {
         let pairs = self
             .query
             .split('&')
@@ -32,7 +38,8 @@ impl Request {
         values.next().map(|(_, value)| decoded(value))
     }
 
-    pub(super) fn is_set(&self, name: &str) -> bool {
+    /// Returns whether a parameter of the query is `true`.
+    pub fn is_set(&self, name: &str) -> bool {
         self.parameter(name).is_some_and(|value| value == "true")
     }
 }
@@ -45,15 +52,16 @@ fn decoded(text: &str) -> String {
         .replace("%3A", ":")
 }
 
-impl Connection {
-    pub(super) fn new(stream: TcpStream) -> Self {
+impl<S: Read> Connection<S> {
+    /// Wraps a stream of which nothing has been read.
+    pub fn new(stream: S) -> Self {
         Self {
             reader: BufReader::new(stream),
         }
     }
 
     /// Reads a request; `None` at the end of the connection.
-    pub(super) fn request(&mut self) -> io::Result<Option<Request>> {
+    pub fn request(&mut self) -> io::Result<Option<Request>> {
         let line = self.line()?;
         let mut words = line.split(' ');
         let (Some(method), Some(target)) = (words.next(), words.next()) else {
@@ -88,9 +96,11 @@ impl Connection {
         self.reader.read_line(&mut line)?;
         Ok(line.trim_end().to_owned())
     }
+}
 
+impl<S: Write> Connection<S> {
     /// Sends an answer of known length.
-    pub(super) fn answer(
+    pub fn answer(
         &mut self,
         status: u16,
         retry_after: Option<u32>,
@@ -100,7 +110,8 @@ impl Connection {
         self.answer_text(status, retry_after, &body)
     }
 
-    pub(super) fn answer_text(
+    /// Sends an answer with this text.
+    pub fn answer_text(
         &mut self,
         status: u16,
         retry_after: Option<u32>,
@@ -116,34 +127,63 @@ impl Connection {
     }
 
     /// Begins an answer in chunks.
-    pub(super) fn begin_chunks(&mut self) -> io::Result<()> {
+    pub fn begin_chunks(&mut self) -> io::Result<()> {
         self.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
     }
 
     /// Sends a line as a chunk.
-    pub(super) fn chunk(&mut self, line: &str) -> io::Result<()> {
+    pub fn chunk(&mut self, line: &str) -> io::Result<()> {
         self.send(format!("{:x}\r\n{line}\n\r\n", line.len() + 1).as_bytes())
     }
 
+    /// Ends an answer in chunks.
+    pub fn end_chunks(&mut self) -> io::Result<()> {
+        self.send(b"0\r\n\r\n")
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.reader.get_mut().write_all(bytes)
+    }
+}
+
+impl Connection<TcpStream> {
     /// Sends the first half of a chunk, and closes the connection.
-    pub(super) fn half_chunk(&mut self, line: &str) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// Always: the connection is of no use any more.
+    pub fn half_chunk(&mut self, line: &str) -> io::Result<()> {
         let half = &line[..line.len() / 2];
         self.send(format!("{:x}\r\n{half}", line.len() + 1).as_bytes())?;
         self.close();
         Err(io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// Ends an answer in chunks.
-    pub(super) fn end_chunks(&mut self) -> io::Result<()> {
-        self.send(b"0\r\n\r\n")
-    }
-
-    pub(super) fn close(&mut self) {
+    /// Closes the connection.
+    pub fn close(&mut self) {
         // It fails if the client has closed it.
         let _result = self.reader.get_ref().shutdown(Shutdown::Both);
     }
+}
 
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.reader.get_mut().write_all(bytes)
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_with_its_body_from_any_stream() -> io::Result<()> {
+        let (mut client, server) = UnixStream::pair()?;
+        client.write_all(
+            b"POST /NetworkDriver.Join HTTP/1.1\r\nHost: plugin\r\nContent-Length: 2\r\n\r\n{}",
+        )?;
+        drop(client);
+        let mut connection = Connection::new(&server);
+        let request = connection.request()?.unwrap_or_default();
+        assert_eq!(request.path, "/NetworkDriver.Join");
+        assert_eq!(request.body, b"{}");
+        assert!(connection.request()?.is_none());
+        Ok(())
     }
 }

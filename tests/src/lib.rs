@@ -35,6 +35,7 @@ mod forwarded;
 mod forwarding_scene;
 mod frame_flood;
 pub mod hostport_matrix;
+pub mod http_server;
 mod iperf;
 pub mod kube;
 mod machine;

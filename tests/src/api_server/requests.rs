@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::Faults;
-use super::http::{Connection, Request};
 use super::world::{Change, Kind, Object, World};
+use crate::http_server::{Connection, Request};
 
 /// Minor version of the server, unless a fault changes it.
 const MINOR: u32 = 36;

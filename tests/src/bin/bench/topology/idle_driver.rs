@@ -2,12 +2,13 @@
 //! of its containers exist before they start. What `docker run` takes on a network of it is
 //! dockerd's own part, which no driver can shorten.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use e2e::Machine;
+use e2e::http_server::Connection;
 use serde_json::{Value, json};
 
 use crate::plan::print_line;
@@ -42,24 +43,10 @@ struct IdleDriver {
 impl IdleDriver {
     /// Answers one request, and closes the connection.
     fn serve(&mut self, mut stream: UnixStream) -> Result<()> {
-        let mut reader = BufReader::new(&stream);
-        let mut line = String::new();
-        reader.read_line(&mut line)?;
-        let method = line.split(' ').nth(1).context("no path")?.to_owned();
-        let mut body = 0;
-        loop {
-            line.clear();
-            ensure!(reader.read_line(&mut line)? != 0, "the request is cut off");
-            match line.trim().split_once(':') {
-                Some((name, length)) if name.eq_ignore_ascii_case("content-length") => {
-                    body = length.trim().parse()?;
-                }
-                Some(_) => {}
-                None => break,
-            }
-        }
-        std::io::copy(&mut reader.take(body), &mut std::io::sink())?;
-        let answer = self.answer(&method)?.to_string();
+        let Some(request) = Connection::new(&stream).request()? else {
+            return Ok(());
+        };
+        let answer = self.answer(&request.path)?.to_string();
         let length = answer.len();
         write!(
             stream,
