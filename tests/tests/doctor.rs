@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use e2e::company::RecordedRules;
 use e2e::{
-    Agent, Config, Machine, Mapping, Process, Sandbox, UPLINK, program, set_bridge_netfilter,
-    skipped, until,
+    Agent, Cgroup, Config, Machine, Mapping, Process, Sandbox, UPLINK, program,
+    set_bridge_netfilter, skipped, until,
 };
 use serde_json::{Value, json};
 
@@ -347,19 +347,27 @@ fn the_order_of_conflists_is_named_with_and_without_an_agent() -> Result<()> {
     names_with_arguments(&sandbox.node, "conflist-shadowed", &arguments)
 }
 
+/// The process has run for some seconds when it counts.
 #[test]
-fn a_process_outside_of_the_agents_cgroup_is_named_beside_an_agent() -> Result<()> {
+fn a_process_outside_of_the_agents_cgroup_is_named_with_and_without_an_agent() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let node = &sandbox.node;
-    configure(node, "")?;
-    let agent = start(node)?;
-    if agent.cgroup().is_none() {
+    let Some(part) = Cgroup::new()? else {
         skipped("no cgroup2 is mounted");
         return Ok(());
-    }
+    };
+    let shown = part.path_on(node)?.display().to_string();
+    configure(node, &format!("cgroup = \"{shown}\"\n"))?;
+    let _process = Process::start(node, &["sleep", "1000"])?;
+    let named = until("doctor names the process", || {
+        let report = Report::of(node, "")?;
+        let found = report.outcomes("cgroup-uncovered") == ["warn"];
+        Ok((found && report.text.contains("sleep")).then_some(report))
+    })?;
+    assert_eq!(named.code, Some(1), "{}", named.text);
+    let mut agent = start(node)?;
     let mut pod = sandbox.pod("pod")?;
     pod.add_with(Config::new("1.0.0").publish(&[Mapping::tcp(8080, 80)]))?;
-    let _process = Process::start(node, &["sleep", "1000"])?;
     await_reason(&agent, "cgroup-uncovered")?;
     let beside = Report::of(node, "")?;
     assert_eq!(
@@ -368,33 +376,84 @@ fn a_process_outside_of_the_agents_cgroup_is_named_beside_an_agent() -> Result<(
         "{}",
         beside.text
     );
+    agent.kill()?;
+    let after = Report::of(node, "")?;
+    assert_eq!(
+        after.outcomes("cgroup-uncovered"),
+        ["warn"],
+        "{}",
+        after.text
+    );
     Ok(())
 }
 
 #[test]
-fn a_low_limit_of_open_files_is_named_without_an_agent() -> Result<()> {
+fn a_low_limit_of_open_files_is_named_with_and_without_an_agent() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    let (code, text) = run(&sandbox.node, "ulimit -n 100;", "")?;
-    assert_eq!(code, Some(1));
-    assert!(text.contains("may open 100 files"), "{text}");
-    assert!(text.contains("file-limit"), "{text}");
+    let node = &sandbox.node;
+    configure(node, "")?;
+    let low = |node: &Machine| -> Result<()> {
+        let (code, text) = run(node, "ulimit -n 100;", "")?;
+        assert_eq!(code, Some(1));
+        assert!(text.contains("may open 100 files"), "{text}");
+        assert!(text.contains("file-limit"), "{text}");
+        Ok(())
+    };
+    low(node)?;
+    let mut agent = start(node)?;
+    let pid = agent.pid().context("the agent runs")?;
+    node.call(&format!("prlimit --pid {pid} --nofile=200:200"))?;
+    await_reason(&agent, "file-limit")?;
+    let beside = Report::of(node, "")?;
+    assert_eq!(beside.outcomes("file-limit"), ["fail"], "{}", beside.text);
+    agent.kill()?;
+    low(node)
+}
+
+#[test]
+fn a_missing_plugin_is_named_with_and_without_an_agent() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let directory = tempfile::tempdir()?;
+    conflist(&directory.path().join("10-viaduct.conflist"))?;
+    let shown = directory.path().display();
+    let arguments = format!("--configurations {shown} --path {shown}");
+    configure(
+        &sandbox.node,
+        &format!("cni-conf-dir = \"{shown}\"\ncni-bin-dir = \"{shown}\"\n"),
+    )?;
+    let before = Report::of(&sandbox.node, &arguments)?;
+    assert_eq!(
+        before.outcomes("plugin-missing"),
+        ["fail", "warn"],
+        "{}",
+        before.text
+    );
+    let mut agent = start(&sandbox.node)?;
+    await_reason(&agent, "plugin-missing")?;
+    let beside = Report::of(&sandbox.node, &arguments)?;
+    assert!(
+        beside.outcomes("plugin-missing").contains(&"fail"),
+        "{}",
+        beside.text
+    );
+    agent.kill()?;
+    let after = Report::of(&sandbox.node, &arguments)?;
+    assert!(
+        after.outcomes("plugin-missing").contains(&"fail"),
+        "{}",
+        after.text
+    );
     Ok(())
 }
 
 #[test]
-fn a_missing_plugin_and_missing_capabilities_are_named_without_an_agent() -> Result<()> {
+fn missing_capabilities_of_a_configuration_are_named_without_an_agent() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let directory = tempfile::tempdir()?;
     conflist(&directory.path().join("10-viaduct.conflist"))?;
     let shown = directory.path().display();
     let arguments = format!("--configurations {shown} --path {shown}");
     let report = Report::of(&sandbox.node, &arguments)?;
-    assert_eq!(
-        report.outcomes("plugin-missing"),
-        ["fail", "warn"],
-        "{}",
-        report.text
-    );
     let words = "does not declare portMappings and bandwidth";
     assert!(report.text.contains(words), "{}", report.text);
     Ok(())

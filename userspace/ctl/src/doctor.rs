@@ -87,7 +87,7 @@ impl Doctor {
         }
         Report::of(vec![
             agent,
-            node::section(root, serves, times),
+            node::section(root, serves, configured.cgroup.as_deref(), times),
             network,
             installation::section(&self.configurations, &path, status),
             kernel::section(root, features.unwrap_or_default()),

@@ -31,7 +31,7 @@ mod sysctl;
 pub mod testing;
 mod translated_connections;
 
-pub use bpf::cgroup::{NodeCgroup, cgroup_root};
+pub use bpf::cgroup::{NodeCgroup, cgroup_root, configured_cgroup};
 pub use bpf::datapath_log::{DatapathLog, DatapathLogRecord, follow_datapath_log};
 pub use bpf::datapath_reader::DatapathReader;
 pub use bpf::drop_reader::{DropListener, DropReader, DropReport};

@@ -78,8 +78,8 @@ node_checks! {
     /// Programs of an agent are pinned.
     Datapath = "datapath",
         do "Start the agent.";
-    /// A cgroup2 file system is mounted, and it is the root of the node's hierarchy: its processes
-    /// reach hostports.
+    /// A cgroup2 file system is mounted, and the agent's cgroup contains the processes of the node:
+    /// they reach hostports.
     Cgroup = "cgroup",
         do "Mount it with `mount -t cgroup2 cgroup2 /sys/fs/cgroup`.";
     /// The node forwards packets.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use model::{Cidr, HairpinMode, IfName, Network, NodeCheck, RangeSet};
@@ -23,6 +24,7 @@ struct Keys {
     non_masquerade_cidr: Vec<String>,
     bypass_netfilter: Option<String>,
     forwarding: Option<String>,
+    cgroup: Option<PathBuf>,
 }
 
 /// What an agent with the configuration would make of the node.
@@ -30,6 +32,8 @@ struct Keys {
 pub(super) struct Configuration {
     pub(super) intent: NodeIntent,
     pub(super) forwarding: ForwardingMode,
+    /// The cgroup that the operator has chosen.
+    pub(super) cgroup: Option<PathBuf>,
 }
 
 /// Reads the file at `path`. Without one, and with one that is broken, the result has no network.
@@ -147,6 +151,7 @@ fn configuration(keys: &Keys) -> Result<Configuration, String> {
             "forwarding",
             forwarding.unwrap_or(ForwardingMode::Auto.name()),
         )?,
+        cgroup: keys.cgroup.clone(),
     })
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use api::DEFAULT_BPFFS;
 use model::{DegradedReason, NodeCheck};
 use nix::sys::statvfs::{Statvfs, statvfs};
-use planner::is_short_of_files;
+use planner::{NodeCondition, is_short_of_files};
 use steps::Usage;
 
 use super::files::Files;
@@ -38,12 +38,21 @@ pub(super) struct Times {
     pub(super) program: u64,
 }
 
-/// Checks the node; `serves` says whether an agent answers, which repairs some of it.
-pub(super) fn section(files: Files<'_>, serves: bool, times: Times) -> Section {
+/// Checks the node; `serves` says whether an agent answers, which repairs some of it, and reports
+/// a `configured` cgroup itself.
+pub(super) fn section(
+    files: Files<'_>,
+    serves: bool,
+    configured: Option<&Path>,
+    times: Times,
+) -> Section {
     let mut checks = vec![privileges(files)];
     checks.push(bpffs(files, serves));
     checks.push(datapath(files));
-    checks.push(cgroup(files));
+    checks.push(match configured.filter(|_| !serves) {
+        Some(path) => configured_cgroup(path),
+        None => cgroup(files),
+    });
     checks.extend(forwarding(files, serves));
     checks.extend(bridge_netfilter(files));
     checks.extend(conntrack(files));
@@ -136,6 +145,31 @@ fn cgroup(files: Files<'_>) -> Check {
         "{first} is the root of a cgroup namespace: processes outside of it do not reach all hostports"
     );
     Check::warn(NodeCheck::Cgroup, text).because(DegradedReason::CgroupUncovered)
+}
+
+/// Checks the cgroup that the configuration file names.
+fn configured_cgroup(path: &Path) -> Check {
+    let shown = path.display();
+    match ::kernel::configured_cgroup(path) {
+        Ok(coverage) if coverage.is_root => Check::ok(
+            NodeCheck::Cgroup,
+            format!("{shown} is the root of the node's cgroups"),
+        ),
+        Ok(coverage) if coverage.is_partial() => {
+            let outside = coverage.outside;
+            let found = NodeCondition::CgroupUncovered { outside };
+            Check::warn(NodeCheck::Cgroup, found.to_string()).because(found.reason())
+        }
+        Ok(_) => Check::ok(
+            NodeCheck::Cgroup,
+            format!("the cgroup {shown} contains all processes of the node"),
+        ),
+        Err(error) => Check::fail(
+            NodeCheck::Cgroup,
+            format!("the agent does not start with the cgroup {shown}: {error}"),
+        )
+        .with_advice("Correct `cgroup` in the agent's configuration file."),
+    }
 }
 
 /// A running agent turns on what its networks need.

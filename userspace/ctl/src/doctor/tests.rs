@@ -81,7 +81,16 @@ impl Root {
             now: NOW,
             program: 0,
         };
-        node::section(self.files(), serves, times)
+        node::section(self.files(), serves, None, times)
+    }
+
+    /// The node of an agent with this cgroup, which does not answer.
+    fn node_with_cgroup(&self, cgroup: &Path) -> Section {
+        let times = Times {
+            now: NOW,
+            program: 0,
+        };
+        node::section(self.files(), false, Some(cgroup), times)
     }
 
     fn kernel(&self) -> Section {
@@ -202,6 +211,17 @@ fn the_root_of_a_cgroup_namespace_is_not_that_of_the_node() {
 }
 
 #[test]
+fn a_configured_cgroup_that_is_none_keeps_the_agent_from_starting() {
+    let root = Root::new();
+    let directory = tempfile::tempdir().unwrap();
+    let section = root.node_with_cgroup(directory.path());
+    let check = find(&section, "cgroup");
+    assert_eq!(check.outcome, Outcome::Fail);
+    let words = "no directory of a cgroup2 file system";
+    assert!(check.message.contains(words), "{check:?}");
+}
+
+#[test]
 fn doctor_without_root_says_which_checks_it_cannot_do() {
     let root = Root::new();
     root.write("proc/self/status", "CapEff:\t0000000000000000\n");
@@ -285,7 +305,7 @@ fn each_state_of_the_unit_is_told_from_the_others() {
 fn a_clock_before_the_release_or_the_build_is_behind() {
     let root = Root::new();
     let at = |now, program| {
-        let section = node::section(root.files(), true, Times { now, program });
+        let section = node::section(root.files(), true, None, Times { now, program });
         faults(&section)
             .iter()
             .map(|(word, _)| word.to_string())

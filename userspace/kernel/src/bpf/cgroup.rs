@@ -58,6 +58,40 @@ fn is_namespace_root(cgroup: &Path) -> bool {
     is_mounted && !cgroup_coverage::is_root(cgroup)
 }
 
+/// Returns which processes of the node a cgroup contains that the operator has chosen, as an agent
+/// with this cgroup finds it. An error: it is no cgroup of version 2, or cannot be read.
+pub fn configured_cgroup(cgroup: &Path) -> io::Result<CgroupCoverage> {
+    open_cgroup(cgroup)?;
+    let cgroup = cgroup_coverage::resolved(cgroup);
+    coverage(&cgroup, !is_namespace_root(&cgroup))
+}
+
+/// Opens the directory of a cgroup. A directory of another file system is refused.
+fn open_cgroup(cgroup: &Path) -> io::Result<File> {
+    let directory = File::open(cgroup)?;
+    if fstatfs(&directory)?.filesystem_type() == CGROUP2_SUPER_MAGIC {
+        return Ok(directory);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "it is no directory of a cgroup2 file system",
+    ))
+}
+
+fn coverage(cgroup: &Path, is_configured: bool) -> io::Result<CgroupCoverage> {
+    let is_root = cgroup_coverage::is_root(cgroup);
+    let outside = if is_root {
+        BTreeSet::new()
+    } else {
+        cgroup_coverage::outside(cgroup)?
+    };
+    Ok(CgroupCoverage {
+        is_root,
+        is_configured,
+        outside,
+    })
+}
+
 /// Decodes blanks, tabs and backslashes, which mountinfo escapes as octal numbers.
 fn unescaped(text: &str) -> String {
     text.replace("\\040", " ")
@@ -115,15 +149,7 @@ impl Sockets {
             return Ok(sockets);
         };
         let open = || format!("open cgroup {}", path.display());
-        let directory = File::open(path).attempt(open)?;
-        let kind = fstatfs(&directory).attempt(open)?.filesystem_type();
-        if kind != CGROUP2_SUPER_MAGIC {
-            let error = io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "it is no directory of a cgroup2 file system",
-            );
-            return Err(Failed::new(open(), error).into());
-        }
+        let directory = open_cgroup(path).attempt(open)?;
         let id = directory.metadata().attempt(open)?.ino();
         let path = cgroup_coverage::resolved(path);
         sockets.cgroup = Some(Cgroup {
@@ -155,17 +181,7 @@ impl Sockets {
         let Some(cgroup) = &self.cgroup else {
             return Ok(None);
         };
-        let is_root = cgroup_coverage::is_root(&cgroup.path);
-        let outside = if is_root {
-            BTreeSet::new()
-        } else {
-            cgroup_coverage::outside(&cgroup.path)?
-        };
-        Ok(Some(CgroupCoverage {
-            is_root,
-            is_configured: cgroup.is_configured,
-            outside,
-        }))
+        coverage(&cgroup.path, cgroup.is_configured).map(Some)
     }
 
     /// Returns the state of all hooks that can be attached.
