@@ -1,5 +1,10 @@
 //! netavark, driven as podman 5 drives it, sets up containers by the plugin. The JSON is podman's.
 
+#[path = "netavark/names.rs"]
+mod names;
+#[path = "netavark/options.rs"]
+mod options;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -7,8 +12,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use e2e::company::newest;
 use e2e::residue::await_no_residue;
 use e2e::{
-    Agent, Echo, Machine, NODE, Residue, Sandbox, UPLINK, WORLD, connects, program, skipped,
-    tcp_echo, tcp_source, udp_source, until,
+    Agent, Echo, Machine, NODE, Residue, Sandbox, WORLD, connects, program, skipped, tcp_echo,
+    tcp_source, udp_source, until,
 };
 use serde_json::{Value, json};
 
@@ -20,6 +25,9 @@ const SERVER: u16 = 7000;
 const ID: &str = "2f259bab93aaaaa2542ba43ef33eb990d0999ee1b9924b557b7be53c0b7a1bb9";
 const SUBNETS: [&str; 2] = ["10.90.0.0/24", "fd90::/64"];
 const ADDRESSES: [&str; 2] = ["10.90.0.50", "fd90::50"];
+
+/// Debian's aardvark-dns.
+const AARDVARK: &str = "/usr/lib/podman/aardvark-dns";
 
 /// netavark of `cargo xtask setup`, and a node with an agent.
 struct Scene {
@@ -54,8 +62,8 @@ impl Scene {
         let plugins = folder.display();
         node.run(|| std::fs::write("/run/input.json", input.to_string()))?;
         let line = format!(
-            "{netavark} --firewall-driver none --config /run/networks --plugin-directory {plugins} {arguments} \
-             < /run/input.json"
+            "{netavark} --firewall-driver none --config /run/networks --aardvark-binary {AARDVARK} \
+             --plugin-directory {plugins} {arguments} < /run/input.json"
         );
         let output = node.output(&["sh", "-c", &line])?;
         let text = String::from_utf8(output.stdout)?;
@@ -266,39 +274,6 @@ fn a_range_of_ports_is_one_row_for_netavark() -> Result<()> {
 }
 
 #[test]
-fn netavark_reports_refused_options_by_name() -> Result<()> {
-    let Some(scene) = Scene::new()? else {
-        return Ok(());
-    };
-    for (changes, words) in [
-        (json!({ "options": { "vrf": "red" } }), "option vrf: red"),
-        (
-            json!({ "options": { "colour": "red" } }),
-            "option colour: red",
-        ),
-        (
-            json!({ "options": { "isolate": "strict" } }),
-            "option isolate: strict",
-        ),
-        (
-            json!({ "ipam_options": { "driver": "dhcp" } }),
-            "ipam option driver: dhcp",
-        ),
-    ] {
-        let error = scene.create("apps", &changes).unwrap_err().to_string();
-        ensure!(error.contains(words), "{changes}: {error}");
-    }
-    // A network that podman has stored before this release refused the option.
-    let mut network = scene.create("apps", &json!({}))?;
-    network["options"] = json!({ "vrf": "red" });
-    let web = Container::new(&scene, "web", &network, &json!({}))?;
-    let error = scene.setup(&web).unwrap_err().to_string();
-    ensure!(error.contains("option vrf: red"), "{error}");
-    scene.teardown(&web)?;
-    scene.clean(&[])
-}
-
-#[test]
 fn networks_that_netavark_creates_have_subnets_of_their_own() -> Result<()> {
     let Some(scene) = Scene::new()? else {
         return Ok(());
@@ -374,47 +349,6 @@ fn isolate_and_internal_of_netavark_networks_hold() -> Result<()> {
         scene.teardown(container)?;
     }
     scene.clean(&networks.each_ref())
-}
-
-#[test]
-fn containers_of_netavark_leave_with_the_outbound_addresses_of_their_network() -> Result<()> {
-    const OUTBOUND: [&str; 2] = ["192.0.2.99", "2001:db8:1::99"];
-    let Some(scene) = Scene::new()? else {
-        return Ok(());
-    };
-    for (address, length) in OUTBOUND.into_iter().zip(["24", "64 nodad"]) {
-        let line = format!("ip address add {address}/{length} dev {UPLINK}");
-        scene.sandbox.node.call(&line)?;
-    }
-    let _world = Echo::start(&scene.sandbox.world, SERVER)?;
-    let options = json!({ "outbound_addr4": OUTBOUND[0], "outbound_addr6": OUTBOUND[1] });
-    let settings = json!({ "subnets": subnets(), "options": options });
-    let network = scene.create("apps", &settings)?;
-    let web = Container::new(&scene, "web", &network, &json!({}))?;
-    scene.setup(&web)?;
-    let mut other = scene.sandbox.pod("other")?;
-    other.add()?;
-    for family in [0, 1] {
-        let server = (WORLD[family], SERVER).into();
-        until("new flows have the outbound address", || {
-            // The agent learns of the node's new address by an event.
-            let seen = udp_source(&web.machine, 0, server).map(|(seen, _)| seen.ip());
-            let outbound: IpAddr = OUTBOUND[family].parse()?;
-            Ok(seen.is_ok_and(|seen| seen == outbound).then_some(()))
-        })?;
-    }
-    // Only IPv4: the kernel lists the newest IPv6 address of the uplink first.
-    let (seen, _) = udp_source(&other.machine, 0, (WORLD[0], SERVER).into())?;
-    assert_eq!(seen.ip(), NODE[0], "of another network");
-    scene.teardown(&web)?;
-    let mut none = scene.create("none", &json!({}))?;
-    none["options"] = json!({ "outbound_addr4": "red" });
-    let error = scene.create("none", &none).unwrap_err().to_string();
-    ensure!(
-        error.contains("outbound_addr4: \"red\" is not an IPv4 address"),
-        "{error}"
-    );
-    Ok(())
 }
 
 #[test]

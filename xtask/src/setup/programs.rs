@@ -63,8 +63,8 @@ pub(super) fn ensure_guests(apt: &mut Apt<'_>) -> Result<()> {
 }
 
 /// Container runtimes, their helpers (crun and conmon of podman, runc of containerd), busybox for
-/// images, and a browser for the page of `--web-page`.
-const RUNTIMES: [(&str, &str); 7] = [
+/// images, the name service of podman's networks, and a browser for the page of `--web-page`.
+const RUNTIMES: [(&str, &str); 8] = [
     ("chromium", "chromium"),
     ("podman", "podman"),
     ("crun", "crun"),
@@ -72,6 +72,7 @@ const RUNTIMES: [(&str, &str); 7] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("busybox", "busybox-static"),
+    ("/usr/lib/podman/aardvark-dns", "aardvark-dns"),
 ];
 
 pub(super) fn ensure_runtimes(apt: &mut Apt<'_>) -> Result<()> {
