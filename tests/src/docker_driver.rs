@@ -1,11 +1,14 @@
 //! Docker's network driver and IPAM driver, called as dockerd calls them, and containers whose
 //! interface is moved as dockerd moves it.
 
+pub mod options;
+
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use self::options::Attached;
 use crate::residue::await_no_residue;
 use crate::{Agent, Machine, Residue, Sandbox};
 
@@ -198,6 +201,15 @@ impl Scene {
         )?;
         let machine = self.sandbox.machine(name)?;
         Container::moved(&self.sandbox.node, machine, &address, &created, &joined)
+    }
+
+    /// Returns a container with the node that it is on.
+    pub fn attached<'a>(&'a self, container: &'a Container) -> Attached<'a> {
+        Attached {
+            sandbox: &self.sandbox,
+            agent: &self.agent,
+            container,
+        }
     }
 
     /// Publishes ports of an endpoint.

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::company::{Docker, DockerRelease};
+use e2e::docker_driver::Container;
+use e2e::docker_driver::options::{Attached, CELLS, REFUSED};
 use e2e::residue::await_no_residue;
 use e2e::{
     Agent, Echo, Machine, NODE, Residue, Sandbox, WORLD, connects, ping, skipped, tcp_echo,
@@ -266,6 +268,52 @@ fn options_of_docker_networks_hold() -> Result<()> {
             "{refused}"
         );
         scene.clean("first second", "apart")
+    })
+}
+
+/// A container for each cell of the matrix, with each release of dockerd.
+#[test]
+fn each_option_has_its_effect_by_dockerd() -> Result<()> {
+    with_each_dockerd(Docker::without_bridge, |scene| {
+        let route = format!("ip route add {SUBNET} via {}", NODE[0]);
+        scene.sandbox.world.call(&route)?;
+        for (number, cell) in CELLS.iter().enumerate() {
+            let name = format!("web{number}");
+            let try_one = || {
+                scene.network("apps", &format!("--subnet {SUBNET} --opt {cell}"))?;
+                let options = format!("--network apps --publish {PUBLISHED}:{PORT}");
+                let container = Container {
+                    machine: scene.run(&name, &options)?,
+                    address: scene.docker.address(&name, "apps")?,
+                    mac: String::new(),
+                };
+                (cell.holds)(&Attached {
+                    sandbox: &scene.sandbox,
+                    agent: &scene.agent,
+                    container: &container,
+                })?;
+                scene.docker.call(&format!("rm --force {name}"))?;
+                scene.docker.call("network rm apps").map(drop)
+            };
+            try_one().with_context(|| cell.to_string())?;
+        }
+        await_no_residue(&scene.before, &scene.sandbox.node)
+    })
+}
+
+#[test]
+fn other_options_and_values_are_refused_by_name_by_dockerd() -> Result<()> {
+    with_each_dockerd(Docker::without_bridge, |scene| {
+        for (option, value) in REFUSED {
+            let options = format!("--subnet {SUBNET} --opt {option}={value}");
+            let refused = format!("{:#}", scene.network("apps", &options).unwrap_err());
+            ensure!(refused.contains(&format!("{option}={value}")), "{refused}");
+        }
+        let listed = scene
+            .docker
+            .call("network ls --filter driver=viaduct --quiet")?;
+        ensure!(listed.trim().is_empty(), "{listed}");
+        await_no_residue(&scene.before, &scene.sandbox.node)
     })
 }
 
