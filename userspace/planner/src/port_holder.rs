@@ -6,7 +6,7 @@
 //! the runtime, and takes them again when the runtime's sockets are gone (decision 82).
 
 use model::{Attachment, ContainerId};
-use steps::{PortLeave, PortReservation, PortUsers, Process, ReservedBy, Step};
+use steps::{Ancestor, PortLeave, PortReservation, PortUsers, Process, ReservedBy, Step};
 
 use crate::Plan;
 use crate::port_reservation::reserve;
@@ -20,11 +20,10 @@ const SHORTEST_ID: usize = 32;
 
 /// Returns the process that will bind the published ports itself, among the processes that led to
 /// the execution of the plugin, nearest first.
-pub fn binding_runtime(ancestors: &[Process]) -> Option<u32> {
-    let mut runtimes = ancestors
-        .iter()
-        .filter(|process| process.is_root && BINDING_RUNTIMES.contains(&process.command.as_str()));
-    runtimes.next().map(|process| process.pid)
+pub fn binding_runtime(ancestors: impl IntoIterator<Item = Ancestor>) -> Option<u32> {
+    let mut ancestors = ancestors.into_iter();
+    let binds = |it: &Ancestor| it.is_root && BINDING_RUNTIMES.contains(&it.command.as_str());
+    ancestors.find(binds).map(|runtime| runtime.pid)
 }
 
 /// Returns whether a process belongs to the runtime of this container: a process of root with the

@@ -61,7 +61,7 @@ pub use observed::{
     ObservedSettings, PodSide, PortUsers, RouteEntry,
 };
 pub use peer_route::{NextHop, PEER_ROUTE_METRIC, PEER_ROUTE_PROTOCOL, RouteChange};
-pub use port_holder::{PortLeave, Process};
+pub use port_holder::{Ancestor, PortLeave, Process};
 pub use port_reservation::{PortReservation, PortReservations, ReservationOwner, ReservedBy};
 pub use question::{
     AddressQuery, AttachmentQuery, ForwardingQuery, HostSideQuery, NetnsQuery, NodeQuery,

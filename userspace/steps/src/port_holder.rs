@@ -17,6 +17,17 @@ pub struct Process {
     pub is_root: bool,
 }
 
+/// A process that led to the execution of another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ancestor {
+    /// Process ID.
+    pub pid: u32,
+    /// Name of the command, at most 15 bytes.
+    pub command: String,
+    /// Whether its effective user is root.
+    pub is_root: bool,
+}
+
 /// Leaves a host port to a container runtime: the agent has no socket on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortLeave {

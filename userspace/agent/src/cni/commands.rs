@@ -55,7 +55,7 @@ impl NamespaceQuery {
 pub(crate) fn port_binder(client: Option<u32>, ports: &[PortMapping]) -> Option<u32> {
     client
         .filter(|_| !ports.is_empty())
-        .and_then(|pid| planner::binding_runtime(&kernel::ancestors(pid)))
+        .and_then(|pid| planner::binding_runtime(kernel::ancestors(pid)))
 }
 
 impl App {

@@ -3,13 +3,15 @@
 //! The result may be outdated when it is read, and fields that cannot be found are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
-use std::{fmt, fs, io};
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io, iter};
 
 use model::{Protocol, printable};
-use steps::{PortReservation, Process};
+use steps::{Ancestor, PortReservation, Process};
 
 /// Processes between the runtime and the plugin, such as shells and other plugins, at most.
 const MAX_ANCESTORS: usize = 8;
@@ -91,24 +93,51 @@ pub(crate) fn holders(
 
 /// Returns whether a process exists.
 pub(crate) fn exists(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+    folder(pid).exists()
 }
 
-/// Returns the processes that led to the execution of a process, nearest first.
-pub fn ancestors(pid: u32) -> Vec<Process> {
-    std::iter::successors(parent(pid), |pid| parent(*pid))
-        .take(MAX_ANCESTORS)
-        .filter_map(process)
-        .collect()
+/// Returns the processes that led to the execution of a process, nearest first, without that of PID
+/// 1. Each is read on demand: an ADD with published ports waits for it.
+pub fn ancestors(pid: u32) -> impl Iterator<Item = Ancestor> {
+    let mut next = stat(pid).map(|(_, parent)| parent);
+    let ancestor = move || {
+        let pid = next.filter(|pid| *pid > 1)?;
+        let (command, parent) = stat(pid)?;
+        next = Some(parent);
+        Some(Ancestor {
+            pid,
+            command,
+            is_root: is_of_root(&folder(pid)),
+        })
+    };
+    iter::from_fn(ancestor).take(MAX_ANCESTORS)
 }
 
-/// Returns the parent of a process: the field behind the command, which is in parentheses, and the
-/// state in `/proc/<pid>/stat`.
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
+/// Reads the command and the parent of a process (`/proc/<pid>/stat`, `proc_pid_stat(5)`).
+fn stat(pid: u32) -> Option<(String, u32)> {
+    let mut file = File::open(folder(pid).join("stat")).ok()?;
+    // The kernel gives all of it to one call: 52 numbers, and a name of 15 bytes.
+    let mut text = [0; 2048];
+    let length = file.read(&mut text).ok()?;
+    command_and_parent(&String::from_utf8_lossy(text.get(..length)?))
+}
+
+/// The command is in parentheses, and may contain some. State and parent are behind it.
+fn command_and_parent(text: &str) -> Option<(String, u32)> {
+    let (front, fields) = text.rsplit_once(')')?;
+    let (_, command) = front.split_once('(')?;
     let parent = fields.split_whitespace().nth(1)?.parse().ok()?;
-    (parent > 1).then_some(parent)
+    Some((command.to_owned(), parent))
+}
+
+fn folder(pid: u32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+/// Returns whether the effective user of a process is root. Other than its files, the folder of a
+/// process that cannot be dumped has its owner as well.
+fn is_of_root(process: &Path) -> bool {
+    fs::metadata(process).is_ok_and(|folder| folder.uid() == 0)
 }
 
 /// A socket that may conflict.
@@ -215,7 +244,7 @@ fn sockets_of(pid: u32) -> io::Result<BTreeSet<u64>> {
 
 /// Reads name, arguments and user of a process.
 fn process(pid: u32) -> Option<Process> {
-    let folder = Path::new("/proc").join(pid.to_string());
+    let folder = folder(pid);
     // Not always UTF-8.
     let command = fs::read(folder.join("comm")).ok()?;
     let command = String::from_utf8_lossy(&command);
@@ -228,7 +257,7 @@ fn process(pid: u32) -> Option<Process> {
             .split_terminator('\0')
             .map(str::to_owned)
             .collect(),
-        is_root: fs::metadata(folder).is_ok_and(|folder| folder.uid() == 0),
+        is_root: is_of_root(&folder),
     })
 }
 
@@ -259,6 +288,24 @@ mod tests {
         let v6 = "B80D0120000000000000000002000000:0035";
         assert_eq!(address(v6).unwrap().to_string(), "[2001:db8::2]:53");
         assert!(address("0100007:1F90").is_none());
+    }
+
+    #[test]
+    fn the_command_of_a_process_may_contain_parentheses() {
+        let some = |command: &str, parent| Some((command.to_owned(), parent));
+        assert_eq!(
+            command_and_parent("12 (podman) S 7 12 12 0"),
+            some("podman", 7)
+        );
+        assert_eq!(command_and_parent("12 (a) (b) S 7 12"), some("a) (b", 7));
+        assert_eq!(command_and_parent("12 (a b"), None);
+    }
+
+    #[test]
+    fn the_ancestors_of_this_process_begin_with_its_parent() {
+        let parent = std::os::unix::process::parent_id();
+        let found = ancestors(std::process::id()).next();
+        assert_eq!(found.map(|it| it.pid), (parent > 1).then_some(parent));
     }
 
     #[test]

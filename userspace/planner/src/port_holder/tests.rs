@@ -76,16 +76,20 @@ fn a_process_with_the_containers_id_among_its_arguments_is_of_its_runtime() {
 
 #[test]
 fn podman_is_found_behind_shells_and_other_plugins() {
-    let podman = process(PODMAN, "podman", &["podman", "run"]);
-    let shell = process(99, "sh", &["sh"]);
-    let found = binding_runtime(&[shell.clone(), podman.clone(), shell.clone()]);
+    let ancestor = |pid, command: &str| Ancestor {
+        pid,
+        command: command.to_owned(),
+        is_root: true,
+    };
+    let (podman, shell) = (ancestor(PODMAN, "podman"), ancestor(99, "sh"));
+    let found = binding_runtime([shell.clone(), podman.clone(), shell.clone()]);
     assert_eq!(found, Some(PODMAN));
-    let of_user = Process {
+    let of_user = Ancestor {
         is_root: false,
         ..podman
     };
-    assert_eq!(binding_runtime(&[shell, of_user]), None);
-    assert_eq!(binding_runtime(&[process(1, "containerd", &[])]), None);
+    assert_eq!(binding_runtime([shell, of_user]), None);
+    assert_eq!(binding_runtime([ancestor(2, "containerd")]), None);
 }
 
 #[test]
