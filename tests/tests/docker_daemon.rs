@@ -1,11 +1,12 @@
 //! Containers of dockerd on networks of the driver viaduct.
 
+#[path = "docker_daemon/options.rs"]
+mod options;
+
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::company::{Docker, DockerRelease};
-use e2e::docker_driver::Container;
-use e2e::docker_driver::options::{Attached, CELLS, REFUSED};
 use e2e::residue::await_no_residue;
 use e2e::{
     Agent, Echo, Machine, NODE, Residue, Sandbox, WORLD, connects, ping, skipped, tcp_echo,
@@ -233,87 +234,6 @@ fn containers_of_dockerd_survive_the_agent() -> Result<()> {
         let _serving = Echo::start(&web, PORT)?;
         scene.world_reaches(PUBLISHED)?;
         scene.clean("web other clash", "apps")
-    })
-}
-
-#[test]
-fn options_of_docker_networks_hold() -> Result<()> {
-    with_each_dockerd(Docker::without_bridge, |scene| {
-        let icc = "--opt com.docker.network.bridge.enable_icc=false";
-        let mtu = "--opt com.docker.network.driver.mtu=1400";
-        let ranges = "--ip-range 10.7.0.128/25 --gateway 10.7.0.9 --aux-address printer=10.7.0.128";
-        scene.network("apart", &format!("--subnet {SUBNET} {ranges} {icc} {mtu}"))?;
-        let first = scene.run("first", "--network apart")?;
-        let second = scene.run("second", "--network apart --ip 10.7.0.77")?;
-        assert_eq!(
-            scene.docker.address("first", "apart")?.to_string(),
-            "10.7.0.129"
-        );
-        assert_eq!(
-            scene.docker.address("second", "apart")?.to_string(),
-            "10.7.0.77"
-        );
-        let route = first.call("ip route show default")?;
-        ensure!(route.contains("via 10.7.0.9 "), "{route}");
-        let link = first.call("ip link show dev eth0")?;
-        ensure!(link.contains("mtu 1400"), "{link}");
-        let _serving = Echo::start(&second, PORT)?;
-        ensure!(!connects(&first, at("10.7.0.77".parse()?, PORT))?);
-        let refused = scene
-            .network("colour", "--opt com.docker.network.colour=blue")
-            .unwrap_err();
-        let refused = format!("{refused:#}");
-        ensure!(
-            refused.contains("com.docker.network.colour=blue"),
-            "{refused}"
-        );
-        scene.clean("first second", "apart")
-    })
-}
-
-/// A container for each cell of the matrix, with each release of dockerd.
-#[test]
-fn each_option_has_its_effect_by_dockerd() -> Result<()> {
-    with_each_dockerd(Docker::without_bridge, |scene| {
-        let route = format!("ip route add {SUBNET} via {}", NODE[0]);
-        scene.sandbox.world.call(&route)?;
-        for (number, cell) in CELLS.iter().enumerate() {
-            let name = format!("web{number}");
-            let try_one = || {
-                scene.network("apps", &format!("--subnet {SUBNET} --opt {cell}"))?;
-                let options = format!("--network apps --publish {PUBLISHED}:{PORT}");
-                let container = Container {
-                    machine: scene.run(&name, &options)?,
-                    address: scene.docker.address(&name, "apps")?,
-                    mac: String::new(),
-                };
-                (cell.holds)(&Attached {
-                    sandbox: &scene.sandbox,
-                    agent: &scene.agent,
-                    container: &container,
-                })?;
-                scene.docker.call(&format!("rm --force {name}"))?;
-                scene.docker.call("network rm apps").map(drop)
-            };
-            try_one().with_context(|| cell.to_string())?;
-        }
-        await_no_residue(&scene.before, &scene.sandbox.node)
-    })
-}
-
-#[test]
-fn other_options_and_values_are_refused_by_name_by_dockerd() -> Result<()> {
-    with_each_dockerd(Docker::without_bridge, |scene| {
-        for (option, value) in REFUSED {
-            let options = format!("--subnet {SUBNET} --opt {option}={value}");
-            let refused = format!("{:#}", scene.network("apps", &options).unwrap_err());
-            ensure!(refused.contains(&format!("{option}={value}")), "{refused}");
-        }
-        let listed = scene
-            .docker
-            .call("network ls --filter driver=viaduct --quiet")?;
-        ensure!(listed.trim().is_empty(), "{listed}");
-        await_no_residue(&scene.before, &scene.sandbox.node)
     })
 }
 
