@@ -33,6 +33,12 @@ impl Report {
         })
     }
 
+    /// Checks the outcomes of the checks with this degraded reason.
+    #[track_caller]
+    fn expect(&self, reason: &str, outcomes: &[&str]) {
+        assert_eq!(self.outcomes(reason), outcomes, "{}", self.text);
+    }
+
     /// Returns the outcomes of the checks with this degraded reason.
     fn outcomes(&self, reason: &str) -> Vec<&str> {
         let sections = self.json["sections"].as_array().into_iter().flatten();
@@ -90,7 +96,7 @@ fn names_with_arguments(node: &Machine, reason: &str, arguments: &str) -> Result
     let mut agent = start(node)?;
     await_reason(&agent, reason)?;
     let beside = Report::of(node, arguments)?;
-    assert_eq!(beside.outcomes(reason), ["fail"], "{}", beside.text);
+    beside.expect(reason, &["fail"]);
     assert_eq!(beside.code, Some(1));
     agent.kill()?;
     let after = Report::of(node, arguments)?;
@@ -133,7 +139,7 @@ fn a_bridge_with_a_smaller_mtu_than_its_pods_is_named_without_an_agent() -> Resu
     assert!(well.outcomes("mtu-mismatch").is_empty(), "{}", well.text);
     node.call("ip link set cbr0 mtu 1300")?;
     let found = Report::of(node, "")?;
-    assert_eq!(found.outcomes("mtu-mismatch"), ["fail"], "{}", found.text);
+    found.expect("mtu-mismatch", &["fail"]);
     assert!(
         found.text.contains("bridge cbr0 has MTU 1300"),
         "{}",
@@ -157,10 +163,10 @@ fn a_strict_reverse_path_filter_is_named_with_and_without_an_agent() -> Result<(
     node.sysctl("ipv4/conf/cbr0/rp_filter", "1")?;
     await_reason(&agent, "rp-filter")?;
     let beside = Report::of(node, "")?;
-    assert_eq!(beside.outcomes("rp-filter"), ["fail"], "{}", beside.text);
+    beside.expect("rp-filter", &["fail"]);
     agent.kill()?;
     let after = Report::of(node, "")?;
-    assert_eq!(after.outcomes("rp-filter"), ["fail"], "{}", after.text);
+    after.expect("rp-filter", &["fail"]);
     node.sysctl("ipv4/conf/cbr0/rp_filter", "2")?;
     let loose = Report::of(node, "")?;
     assert!(loose.outcomes("rp-filter").is_empty(), "{}", loose.text);
@@ -186,12 +192,7 @@ fn dockers_dropping_policy_is_named_with_and_without_an_agent() -> Result<()> {
     // With `auto`, an agent would accept the packets.
     configure(node, "")?;
     let auto = Report::of(node, "")?;
-    assert_eq!(
-        auto.outcomes("forwarding-dropped"),
-        ["warn"],
-        "{}",
-        auto.text
-    );
+    auto.expect("forwarding-dropped", &["warn"]);
     // Rules of an agent stay when it is killed.
     let mut agent = start(node)?;
     until("the agent accepts packets of pods", || {
@@ -268,12 +269,7 @@ fn forwarding_that_other_software_turns_off_is_named_with_and_without_an_agent()
     node.sysctl(&format!("ipv4/conf/{UPLINK}/forwarding"), "0")?;
     await_reason(&agent, "forwarding-off")?;
     let beside = Report::of(node, "")?;
-    assert_eq!(
-        beside.outcomes("forwarding-off"),
-        ["fail"],
-        "{}",
-        beside.text
-    );
+    beside.expect("forwarding-off", &["fail"]);
     node.sysctl(&format!("ipv4/conf/{UPLINK}/forwarding"), "1")?;
     until("the agent finds other software at the sysctl", || {
         node.sysctl("ipv4/ip_forward", "0")?;
@@ -283,12 +279,7 @@ fn forwarding_that_other_software_turns_off_is_named_with_and_without_an_agent()
         Ok(words.any(|word| word == "sysctl-contested").then_some(()))
     })?;
     let contested = Report::of(node, "")?;
-    assert_eq!(
-        contested.outcomes("sysctl-contested"),
-        ["fail"],
-        "{}",
-        contested.text
-    );
+    contested.expect("sysctl-contested", &["fail"]);
     agent.kill()?;
     node.sysctl("ipv4/ip_forward", "0")?;
     let after = Report::of(node, "")?;
@@ -370,20 +361,10 @@ fn a_process_outside_of_the_agents_cgroup_is_named_with_and_without_an_agent() -
     pod.add_with(Config::new("1.0.0").publish(&[Mapping::tcp(8080, 80)]))?;
     await_reason(&agent, "cgroup-uncovered")?;
     let beside = Report::of(node, "")?;
-    assert_eq!(
-        beside.outcomes("cgroup-uncovered"),
-        ["fail"],
-        "{}",
-        beside.text
-    );
+    beside.expect("cgroup-uncovered", &["fail"]);
     agent.kill()?;
     let after = Report::of(node, "")?;
-    assert_eq!(
-        after.outcomes("cgroup-uncovered"),
-        ["warn"],
-        "{}",
-        after.text
-    );
+    after.expect("cgroup-uncovered", &["warn"]);
     Ok(())
 }
 
@@ -405,7 +386,7 @@ fn a_low_limit_of_open_files_is_named_with_and_without_an_agent() -> Result<()> 
     node.call(&format!("prlimit --pid {pid} --nofile=200:200"))?;
     await_reason(&agent, "file-limit")?;
     let beside = Report::of(node, "")?;
-    assert_eq!(beside.outcomes("file-limit"), ["fail"], "{}", beside.text);
+    beside.expect("file-limit", &["fail"]);
     agent.kill()?;
     low(node)
 }
@@ -422,12 +403,7 @@ fn a_missing_plugin_is_named_with_and_without_an_agent() -> Result<()> {
         &format!("cni-conf-dir = \"{shown}\"\ncni-bin-dir = \"{shown}\"\n"),
     )?;
     let before = Report::of(&sandbox.node, &arguments)?;
-    assert_eq!(
-        before.outcomes("plugin-missing"),
-        ["fail", "warn"],
-        "{}",
-        before.text
-    );
+    before.expect("plugin-missing", &["fail", "warn"]);
     let mut agent = start(&sandbox.node)?;
     await_reason(&agent, "plugin-missing")?;
     let beside = Report::of(&sandbox.node, &arguments)?;

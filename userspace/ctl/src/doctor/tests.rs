@@ -77,20 +77,15 @@ impl Root {
     }
 
     fn node(&self, serves: bool) -> Section {
-        let times = Times {
-            now: NOW,
-            program: 0,
-        };
-        node::section(self.files(), serves, None, times)
+        self.node_with(serves, None)
     }
 
-    /// The node of an agent with this cgroup, which does not answer.
-    fn node_with_cgroup(&self, cgroup: &Path) -> Section {
+    fn node_with(&self, serves: bool, cgroup: Option<&Path>) -> Section {
         let times = Times {
             now: NOW,
             program: 0,
         };
-        node::section(self.files(), false, Some(cgroup), times)
+        node::section(self.files(), serves, cgroup, times)
     }
 
     fn kernel(&self) -> Section {
@@ -214,7 +209,7 @@ fn the_root_of_a_cgroup_namespace_is_not_that_of_the_node() {
 fn a_configured_cgroup_that_is_none_keeps_the_agent_from_starting() {
     let root = Root::new();
     let directory = tempfile::tempdir().unwrap();
-    let section = root.node_with_cgroup(directory.path());
+    let section = root.node_with(false, Some(directory.path()));
     let check = find(&section, "cgroup");
     assert_eq!(check.outcome, Outcome::Fail);
     let words = "no directory of a cgroup2 file system";
