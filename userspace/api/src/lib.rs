@@ -21,6 +21,7 @@ mod migration;
 pub mod openapi;
 mod page;
 mod peer;
+mod policy;
 mod request;
 mod setting;
 mod spool;
@@ -42,6 +43,10 @@ pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use migration::{KeepConnections, KeptConnections, TranslatedConnection};
 pub use page::{PageItem, PageQuery};
 pub use peer::{PeerCount, PeerSetting, PeerSourceSetting, PeerView};
+pub use policy::{
+    EgressRuleSetting, IngressRuleSetting, PoliciesSetting, PoliciesView, PolicyPeerSetting,
+    PolicyPortSetting, PolicySetting, PolicyView,
+};
 pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
     InterfaceQuery, LAST_FAILURE, MAX_REQUEST, NETAVARK, TRY_AGAIN_LATER, read_only_socket,
@@ -64,7 +69,7 @@ pub use why::{WhyLeg, WhyQuery, WhyStep, WhyView};
 
 /// Version of the API as `major.minor`, sent with every response in [`VERSION_HEADER`]. Another
 /// major version has other paths and is incompatible; a minor version only adds to those before it.
-pub const VERSION: &str = "1.7";
+pub const VERSION: &str = "1.8";
 
 /// Maximum of integers whose value may be larger: 2^53 - 1, the last one before which all integers
 /// are exact in programs that read JSON numbers as 64-bit floating point numbers (RFC 8259).
@@ -110,6 +115,9 @@ pub mod path {
     /// `GET`: a list of [`crate::PeerView`]; `PUT` of the complete list of [`crate::PeerSetting`],
     /// which replaces the list and returns it with its states.
     pub const PEERS: &str = "/v1/peers";
+    /// `GET`: [`crate::PoliciesView`]; `PUT` of [`crate::PoliciesSetting`], which replaces all
+    /// policies and returns them as `GET` does.
+    pub const POLICIES: &str = "/v1/policies";
     /// `PUT`: [`crate::PeerSourceSetting`].
     pub const PEER_SOURCE: &str = "/v1/peers/source";
     /// `GET` and `PUT`: [`crate::HairpinModeSetting`].

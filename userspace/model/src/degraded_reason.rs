@@ -155,6 +155,12 @@ degraded_reasons! {
     PeersStale = "peers-stale", status "",
         do "Make the source that the message names reachable from this node; until then nodes that \
             join, leave or change their addresses are not followed.";
+    /// The network policies cannot be read: the last ones stay in effect.
+    PoliciesUnreadable = "policies-unreadable", status "",
+        do "Correct the file of `--policies-file`, and write it by renaming.";
+    /// The agent cannot read the network policies that it has stored: none is in effect.
+    PoliciesLost = "policies-lost", status "",
+        do "Set the policies again (`viaductctl policies set`, `PUT /v1/policies`).";
     /// The routes of `--non-masquerade-routes` have more prefixes than the datapath's table.
     TooManyRoutes = "too-many-routes", status "",
         do "Let the routing daemon aggregate its routes, or list their prefixes as \

@@ -18,6 +18,7 @@ mod host_link;
 mod managed;
 mod name;
 mod network;
+mod network_policy;
 mod node_check;
 mod peer;
 mod port;
@@ -46,6 +47,10 @@ pub use host_link::HostLink;
 pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName, PeerName};
 pub use network::{HairpinMode, Network, UnknownHairpinMode};
+pub use network_policy::{
+    InvalidPolicyText, NetworkPolicies, NetworkPolicy, PodSelector, PolicyDirection, PolicyPeer,
+    PolicyPort, PolicyRule,
+};
 pub use node_check::NodeCheck;
 pub use peer::{InvalidPeer, Peer, Peers};
 pub use port::{PortMapping, PortRange, Protocol, StandbyPort, UnknownProtocol};

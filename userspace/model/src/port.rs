@@ -17,6 +17,14 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// Returns the protocol with an IP protocol number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        (Self::ALL.into_iter()).find(|protocol| protocol.number() == number)
+    }
+
     /// Returns the IP protocol number.
     pub fn number(self) -> u8 {
         match self {
@@ -45,8 +53,7 @@ impl FromStr for Protocol {
     type Err = UnknownProtocol;
 
     fn from_str(text: &str) -> Result<Self, UnknownProtocol> {
-        [Self::Tcp, Self::Udp, Self::Sctp]
-            .into_iter()
+        (Self::ALL.into_iter())
             .find(|protocol| protocol.name().eq_ignore_ascii_case(text))
             .ok_or_else(|| UnknownProtocol(text.to_owned()))
     }
