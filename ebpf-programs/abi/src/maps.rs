@@ -23,6 +23,7 @@ pub(crate) mod layouts {
     mod network;
     mod offload;
     mod pod;
+    mod policy;
     mod prefix;
     mod settings;
     mod shape;
@@ -44,6 +45,7 @@ pub(crate) mod layouts {
     pub use network::Network;
     pub use offload::{OffloadCandidate, Offloaded};
     pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
+    pub use policy::{PolicyFlowKey, PolicyRule, RuleSets};
     pub use prefix::{PrefixClass, PrefixKey};
     pub use settings::{Settings, SettingsFlags, Timeouts};
     pub use shape::{
@@ -158,6 +160,22 @@ macro_rules! for_each_map {
 
             /// Prefix table: [`crate::PrefixClass`] bits.
             PREFIXES = LpmTrie<Address, u32>[$crate::maps::PREFIXES_CAPACITY];
+
+            /// Rule sets of network policies, by slot. Not preallocated: only pods with policies
+            /// have an entry.
+            RULE_SETS = Hash<u32, RuleSets>[$crate::maps::PODS_CAPACITY] | NO_PREALLOC
+                => rule_sets in rule_sets;
+
+            /// Identities of addresses in network policies, never 0. An address that no prefix
+            /// contains has none.
+            IDENTITIES = LpmTrie<Address, u32>[$crate::maps::IDENTITIES_CAPACITY];
+
+            /// What rule sets of network policies allow, with the value 1.
+            POLICY_RULES = LpmTrie<PolicyRule, u32>[$crate::maps::POLICY_RULES_CAPACITY];
+
+            /// Packets by which pods with network policies have opened or accepted connections: the
+            /// tuple of their answers, with the time in seconds of `CLOCK_MONOTONIC`.
+            POLICY_FLOWS = LruHash<PolicyFlowKey, u32>[65_536];
 
             /// Addresses of the nodes whose tunnelled packets this node accepts, with the value 1:
             /// three of each of 5,000 nodes fit twice. Not preallocated: most nodes have no tunnel.
@@ -417,6 +435,10 @@ pub const FLOWS_CAPACITY: u32 = 131_072;
 /// Capacity of [`PREFIXES`], of which peers may have half. A trie takes memory only for its
 /// entries.
 pub const PREFIXES_CAPACITY: u32 = 32_768;
+/// Capacity of [`IDENTITIES`], in prefixes. A trie takes memory only for its entries.
+pub const IDENTITIES_CAPACITY: u32 = 131_072;
+/// Capacity of [`POLICY_RULES`], in keys. A trie takes memory only for its entries.
+pub const POLICY_RULES_CAPACITY: u32 = 262_144;
 /// Number of slots of [`PODS`], including slot 0, which is never used.
 pub const PODS_CAPACITY: u32 = 2_048;
 /// The first account of flows that are opened from outside, that of slot 0.

@@ -276,6 +276,11 @@ drop_reasons! {
         do "Services of the node are reached by the node's own addresses, not through the tunnel. \
             If pods of one node reach none of this one, `--node-name` of this agent differs from \
             the node's name in the list of peers of the others.";
+    /// No network policy of the pod allows the connection, or none of the pod at its other end.
+    NetworkPolicy = 35, "network-policy",
+        at "from_pod, to_pod, uplink_in, uplink_out",
+        do "Find the connection with `viaductctl drops` or `viaductctl why`, and the policies of \
+            its pods with `viaductctl policies`. Add a rule if it should be allowed.";
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 use core::ptr;
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, Settings, Tuple,
-    protocol,
+    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, PolicyFlowKey,
+    PolicyRule, Settings, Tuple, protocol,
 };
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers;
@@ -80,6 +80,33 @@ impl Node for Kernel {
             .get(Key::new(128, *address))
             .copied()
             .unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn identity(&self, address: &Address) -> u32 {
+        maps::IDENTITIES
+            .get(Key::new(128, *address))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn policy_rule(&self, key: &PolicyRule) -> bool {
+        maps::POLICY_RULES
+            .get(Key::new(PolicyRule::BITS, *key))
+            .is_some()
+    }
+
+    #[inline(always)]
+    fn policy_flow(&self, key: &PolicyFlowKey) -> Option<u32> {
+        // SAFETY: a number, which another CPU writes whole.
+        unsafe { maps::POLICY_FLOWS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn record_policy_flow(&mut self, key: &PolicyFlowKey, now: u32) {
+        // The table evicts its oldest entry where it is full.
+        let _ = maps::POLICY_FLOWS.insert(key, &now, 0);
     }
 
     #[inline(always)]

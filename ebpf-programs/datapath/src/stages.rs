@@ -14,7 +14,7 @@ use aya_ebpf::bindings::__sk_buff;
 use verdict::flow_cache::{CacheHit, CacheLookup, ScratchProvider};
 use verdict::{
     Code, Content, Decision, Fit, Hook, HookStages, HostportMatch, Lack, Origin, Packet as _,
-    Search, Verdict, Work, for_each_stage, hooks, stages,
+    Search, Verdict, Work, for_each_stage, has_policies, hooks, stages,
 };
 
 use crate::kernel::Kernel;
@@ -77,6 +77,11 @@ macro_rules! implement {
             #[inline(always)]
             fn is_tagged(&self) -> bool {
                 Kernel::in_place(self.skb).is_tagged()
+            }
+
+            #[inline(always)]
+            fn has_policies(&self) -> bool {
+                has_policies(&Kernel::in_place(self.skb))
             }
 
             #[inline(always)]

@@ -29,6 +29,10 @@ macro_rules! for_each_stage {
             in_place needs_flow_to_enter() -> bool;
             in_place check_received(content: Decision<Content>) -> Decision<()>;
             in_place check_entering() -> Decision<()>;
+            in_place allow_sent(is_translated: bool, is_passed: bool) -> Decision<()>;
+            in_place allow_left() -> Decision<()>;
+            in_place allow_redirected() -> Decision<()>;
+            in_place allow_received(content: Decision<Content>) -> Decision<()>;
             in_place parse_received() -> Decision<Content>;
             in_place may_be_translated() -> bool;
             in_place translatable(content: Decision<Content>) -> Content;
@@ -96,6 +100,8 @@ macro_rules! declare {
             )+
             /// [`crate::Packet::is_tagged`].
             fn is_tagged(&self) -> bool;
+            /// Returns whether network policies apply to pods of the node.
+            fn has_policies(&self) -> bool;
             /// [`crate::stages::lookup_cache`].
             fn lookup_cache(&mut self, hook: Hook) -> CacheLookup;
             /// [`crate::stages::apply_cache_hit`].

@@ -102,10 +102,20 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
     if !stages.find_flow(Hook::FromPod) {
         match stages.find_hostport_from_pod()? {
             HostportMatch::None => return bypass_or_pass(stages),
-            HostportMatch::Socket => return Ok(Verdict::Pass),
+            HostportMatch::Socket => {
+                allow_sent(stages, false, true)?;
+                return Ok(Verdict::Pass);
+            }
             HostportMatch::Pod => open(stages, HookStages::try_port_from_pod)?,
         }
     }
+    allow_sent(stages, true, false)?;
+    send_translated(stages, is_fragment)
+}
+
+/// Translates a packet with a flow, and redirects it to its pod where it fits.
+#[inline(always)]
+fn send_translated(stages: &mut impl HookStages, is_fragment: bool) -> Decision<Verdict> {
     let fit = stages.check_fit()?;
     if fit == Fit::ForwardUnchanged {
         return Ok(Verdict::Pass);
@@ -142,10 +152,22 @@ fn pass_tagged(stages: &mut impl HookStages, content: Content) -> Decision<Verdi
         | Content::AwaitedFragment
         | Content::IcmpError => {
             stages.check_policy()?;
+            allow_sent(stages, false, true)?;
             stages.check_exit()?;
         }
     }
     Ok(Verdict::Pass)
+}
+
+/// Applies network policies to a packet of a pod. `is_translated`: by a flow; `is_passed`: it goes
+/// to bridge and stack.
+#[inline(always)]
+fn allow_sent(stages: &mut impl HookStages, is_translated: bool, is_passed: bool) -> Decision<()> {
+    if stages.has_policies() {
+        stages.allow_sent(is_translated, is_passed)
+    } else {
+        Ok(())
+    }
 }
 
 #[inline(always)]
@@ -158,7 +180,11 @@ fn pass_after_policy(stages: &mut impl HookStages) -> Decision<Verdict> {
 /// otherwise.
 #[inline(always)]
 fn bypass_or_pass(stages: &mut impl HookStages) -> Decision<Verdict> {
-    match stages.bypass_from_pod() {
+    let verdict = stages.bypass_from_pod();
+    if !matches!(verdict, Verdict::Drop(_)) {
+        allow_sent(stages, false, verdict == Verdict::Pass)?;
+    }
+    match verdict {
         Verdict::Pass => {
             // Only packets that the stack forwards need the check: a redirect leaves by an uplink
             // with both programs attached.
@@ -230,6 +256,10 @@ fn process_to_pod(stages: &mut impl HookStages, flags: u32) -> Decision<()> {
         let content = stages.parse_received();
         stages.check_received(content)?;
     }
+    if stages.has_policies() {
+        let content = stages.parse_received();
+        stages.allow_received(content)?;
+    }
     if flags & EndpointFlags::LIMITED != 0 {
         stages.charge(Direction::Ingress)?;
     }
@@ -291,6 +321,10 @@ fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
         | Content::AwaitedFragment => return drop_lost_fragment(stages),
         Content::IcmpError => return process_error(stages, Hook::UplinkOut),
         Content::Ip | Content::FlowFound => {}
+    }
+    // Before a flow is opened. The packet has the pod's own address.
+    if stages.has_policies() {
+        stages.allow_left()?;
     }
     let is_translated = masquerade_packet(stages)?;
     if is_fragment {
@@ -437,6 +471,12 @@ pub fn forward_to_pod(stages: &mut impl HookStages) -> Verdict {
     let verdict = stages.bypass_to_pod();
     if let Verdict::Drop(_) = verdict {
         return verdict;
+    }
+    if let Verdict::RedirectPeer(_) = verdict
+        && stages.has_policies()
+        && let Err(reason) = stages.allow_redirected()
+    {
+        return Verdict::Drop(reason);
     }
     match stages.translate() {
         Ok(()) => charge_redirected(stages, Ok(verdict)),

@@ -1,6 +1,9 @@
 //! The node's tables, sockets, routes and clock as a trait. Decides nothing.
 
-use abi::{Address, ClockEntry, Direction, DropReason, Flow, HeldHeader, Pod, Settings, Tuple};
+use abi::{
+    Address, ClockEntry, Direction, DropReason, Flow, HeldHeader, Pod, PolicyFlowKey, PolicyRule,
+    Settings, Tuple,
+};
 
 use crate::work::{Headers, Hook};
 
@@ -40,6 +43,18 @@ pub trait Node: Lookups {
 
     /// Returns the [`abi::PrefixClass`] bits of the longest matching prefix.
     fn prefix_class(&self, address: &Address) -> u32;
+
+    /// Returns the identity of an address in network policies; 0 where it has none.
+    fn identity(&self, address: &Address) -> u32;
+
+    /// Returns whether network policies allow what the key says.
+    fn policy_rule(&self, key: &PolicyRule) -> bool;
+
+    /// Returns when an answer was last recorded, in seconds of `CLOCK_MONOTONIC`.
+    fn policy_flow(&self, key: &PolicyFlowKey) -> Option<u32>;
+
+    /// Records an answer that a pod may send or receive.
+    fn record_policy_flow(&mut self, key: &PolicyFlowKey, now: u32);
 
     /// Returns the entry of a tuple.
     fn flow(&self, key: &Tuple) -> Option<Self::Entry>;

@@ -51,7 +51,7 @@ pub(crate) fn check<E: Node>(node: &E, work: &Work) -> Decision<()> {
 /// Returns whether the packet is a neighbour solicitation or advertisement (RFC 4861). It never
 /// goes past the bridge, so `to_pod` decides about it.
 #[inline(always)]
-fn is_discovery(headers: &Headers) -> bool {
+pub(crate) fn is_discovery(headers: &Headers) -> bool {
     let is_type = matches!(
         headers.icmp_type,
         NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT

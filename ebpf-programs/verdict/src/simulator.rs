@@ -21,6 +21,7 @@ use crate::flow::FlowState;
 use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::hook_stages::HookStages;
 use crate::hooks;
+use crate::network_policy::has_policies;
 use crate::node::Node as _;
 use crate::outcome::{Decision, Verdict};
 use crate::stages;
@@ -153,6 +154,10 @@ macro_rules! implement {
 
             fn is_tagged(&self) -> bool {
                 self.world.tagged
+            }
+
+            fn has_policies(&self) -> bool {
+                has_policies(&self.world)
             }
 
             fn lookup_cache(&mut self, hook: Hook) -> CacheLookup {

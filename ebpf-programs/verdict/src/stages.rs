@@ -37,6 +37,7 @@ pub use self::received::{
 };
 pub use crate::access::{check_entering, check_policy, check_received, needs_flow_to_enter};
 pub use crate::icmp::check_quoted_hostport;
+pub use crate::network_policy::{allow_left, allow_received, allow_redirected, allow_sent};
 
 /// Looks up the packet's cache entry and applies it, unless the pod-side entry must be updated
 /// first.

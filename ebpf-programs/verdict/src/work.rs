@@ -12,6 +12,7 @@ use abi::{
 use crate::eviction::ClockHand;
 use crate::flow_cache::{CacheEntry, CacheRecorder, CacheRing};
 use crate::fragment::FragmentWork;
+use crate::network_policy::PolicyWork;
 use crate::outcome::code_of_variants;
 use crate::row_cache::RowCache;
 
@@ -68,6 +69,8 @@ pub struct Work {
     pub clock_entry: ClockEntry,
     /// What the stages of a fragment pass to each other.
     pub fragment: FragmentWork,
+    /// What the checks of network policies pass to each other.
+    pub policy: PolicyWork,
     /// How much of its quota the new flow's account has used: one of [`QuotaUsage`].
     pub quota_usage: u32,
     /// The search for acknowledgment numbers of all CPUs.

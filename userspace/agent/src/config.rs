@@ -35,6 +35,8 @@ pub(crate) mod peers;
 pub(crate) mod peers_file;
 pub(crate) mod pod_cidr_file;
 pub(crate) mod pod_cidrs;
+pub(crate) mod policies;
+pub(crate) mod policies_file;
 pub(crate) mod reload;
 mod route_protocols;
 mod temporary;
@@ -144,6 +146,9 @@ keys! {
     /// [default: none]
     #[arg(long, value_name = "FILE")]
     peers_file: Option<PathBuf> = r#""/run/viaduct/peers.json""#,
+    /// File with all network policies as JSON, read when it appears or changes [default: none]
+    #[arg(long, value_name = "FILE")]
+    policies_file: Option<PathBuf> = r#""/run/viaduct/policies.json""#,
     /// How packets of pods travel to pods of other nodes: direct (by routes that the agent adds to
     /// nodes on a link of this one), tunnel (by VXLAN to all of them), auto (direct where possible,
     /// else by tunnel), or none (by routes of other software or of the network) [default: direct]
@@ -333,6 +338,8 @@ config! {
         optional_path("pod-cidr-file", keys.pod_cidr_file)?,
     Restart "peers-file" => peers_file: Option<PathBuf> =
         optional_path("peers-file", keys.peers_file)?,
+    Restart "policies-file" => policies_file: Option<PathBuf> =
+        optional_path("policies-file", keys.policies_file)?,
     /// In bytes; `None` for the smallest MTU of the node's links.
     Restart "mtu" => mtu: Option<u32> = mtu(keys.mtu.unwrap_or(0))?,
     /// Whether unset keys have kubelet's defaults; `hairpin` and `non_masquerade` contain them

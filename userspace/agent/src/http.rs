@@ -11,6 +11,7 @@ pub(crate) mod metrics_listener;
 pub(crate) mod migration;
 pub(crate) mod names;
 pub(crate) mod peers;
+pub(crate) mod policies;
 pub(crate) mod refusal_log;
 pub(crate) mod routes;
 pub(crate) mod server;

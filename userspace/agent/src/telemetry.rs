@@ -10,6 +10,7 @@ pub(crate) mod metrics;
 mod owners;
 mod peer_metrics;
 mod phase_metrics;
+mod policy_metrics;
 mod process_metrics;
 pub(crate) mod rates;
 pub(crate) mod refused_flows;

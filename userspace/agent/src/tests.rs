@@ -6,6 +6,7 @@ mod drops;
 mod flows;
 mod netavark;
 mod overload;
+mod policies;
 mod refused_adds;
 #[cfg(feature = "otlp")]
 mod traces;

@@ -11,8 +11,8 @@ use crate::{
     AttachmentView, BandwidthSetting, BypassSetting, CniRequest, CniVerb, CounterView, DropEvent,
     DropQuery, Event, FlowQuery, FlowsView, HairpinModeSetting, InterfacePresence, InterfaceQuery,
     KeepConnections, KeptConnections, Lease, LogLevelSetting, NetworkView, PeerSetting,
-    PeerSourceSetting, PeerView, PodCidrs, PortView, Reloaded, Status, UninstallRequest,
-    Uninstalled, WhyQuery, WhyView, path,
+    PeerSourceSetting, PeerView, PodCidrs, PoliciesSetting, PoliciesView, PortView, Reloaded,
+    Status, UninstallRequest, Uninstalled, WhyQuery, WhyView, path,
 };
 
 /// Returns the document as indented JSON with a line feed at its end.
@@ -121,6 +121,12 @@ impl Document {
         let what = "Say whether the list of other nodes can be out of date";
         self.change(PUT, path::PEER_SOURCE, what, content)
             .body::<PeerSourceSetting>();
+        let content = self.json::<PoliciesView>();
+        let what = "Network policies, and the containers to which each applies";
+        self.query(path::POLICIES, what, content);
+        let content = self.json::<PoliciesView>();
+        self.change(PUT, path::POLICIES, "Replace all network policies", content)
+            .body::<PoliciesSetting>();
         let content = self.json::<HairpinModeSetting>();
         self.query(
             path::HAIRPIN_MODE,

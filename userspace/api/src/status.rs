@@ -64,6 +64,9 @@ pub struct Status {
     /// Number of peers in each state that occurs.
     #[serde(default)]
     pub peers: Vec<PeerCount>,
+    /// Number of network policies.
+    #[serde(default)]
+    pub policies: u64,
     /// Degradations; empty if the agent is healthy.
     #[serde(default)]
     pub degraded: Vec<Degraded>,

@@ -2,7 +2,7 @@
 //!
 //! Queries the agent over its Unix socket and renders the responses. Reads neither the kernel nor
 //! files: everything that it shows is in the API, and `--output json` prints it as JSON. The
-//! exceptions, besides the file of `viaductctl peers set`:
+//! exceptions, besides the files of `viaductctl peers set` and `policies set`:
 //!
 //! * `viaductctl test` sends packets in network namespaces of its own, and `viaductctl capture`
 //!   reads those of a pod in the namespace of the pod.
@@ -20,12 +20,14 @@ mod drops;
 mod duration;
 mod exit_status;
 mod flows;
+mod json_file;
 mod limit;
 mod migrate;
 mod output;
 #[cfg(feature = "pages")]
 mod pages;
 mod peers;
+mod policies;
 mod render;
 mod signals;
 mod temporary;
@@ -140,6 +142,8 @@ enum Verb {
     Migrate(migrate::Migrate),
     /// List the other nodes of the cluster with the routes to their pods, or replace the list
     Peers(peers::Peers),
+    /// List the network policies with the pods to which each applies, or replace them
+    Policies(policies::Policies),
     /// Execute the CNI plugins of a network configuration, as a container runtime does
     #[command(subcommand)]
     Cni(Box<cni::Verb>),
@@ -271,6 +275,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Migrate(migrate) => migrate.run(client),
         Verb::Ports { port, output } => ports(client, port, output),
         Verb::Peers(peers) => peers.run(client),
+        Verb::Policies(policies) => policies.run(client),
         Verb::Cni(verb) => cni::run(*verb),
         Verb::Events {
             follow,

@@ -1,15 +1,13 @@
 //! `viaductctl peers`: lists the other nodes of the cluster, and replaces the list.
 
-use std::io::Read as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use api::{Client, PeerView, path};
 use clap::Subcommand;
-use serde_json::Value;
 
 use crate::output::Output;
-use crate::render;
+use crate::{json_file, render};
 
 /// Options of `viaductctl peers`.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,7 +37,7 @@ impl Peers {
         let (reply, output) = match &self.verb {
             None => (crate::get(client, path::PEERS)?, self.output),
             Some(Verb::Set { file, output }) => {
-                let wanted = read(file)?;
+                let wanted = json_file::read(file)?;
                 let reply = client.put(path::PEERS, &wanted).map_err(crate::advised)?;
                 (reply, *output)
             }
@@ -50,16 +48,4 @@ impl Peers {
         let peers: Vec<PeerView> = crate::decode(&reply)?;
         Ok(render::peers(&peers, output.style()))
     }
-}
-
-fn read(file: &PathBuf) -> Result<Value> {
-    let shown = file.display();
-    let mut text = String::new();
-    if file.as_os_str() == "-" {
-        let read = std::io::stdin().lock().read_to_string(&mut text);
-        read.context("cannot read standard input")?;
-    } else {
-        text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
-    }
-    serde_json::from_str(&text).with_context(|| format!("{shown} is not JSON"))
 }

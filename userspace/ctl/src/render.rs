@@ -8,6 +8,7 @@ mod flows;
 mod format;
 mod losses;
 mod peers;
+mod policies;
 mod ports;
 mod sandbox;
 mod shaper;
@@ -30,6 +31,7 @@ pub(crate) use drops::dropped;
 pub(crate) use flows::{flow_pod, flow_table, flows};
 pub(crate) use format::{bits, short_id, shortened};
 pub(crate) use peers::peers;
+pub(crate) use policies::policies;
 pub(crate) use ports::ports;
 pub(crate) use sandbox::sandbox;
 pub(crate) use table::{TableStyle, number, row, table, text};
@@ -54,6 +56,9 @@ pub(crate) fn status(status: &Status) -> String {
     line(&mut text, "Attachments", status.attachments);
     if let Some(counts) = peers::counts(&status.peers) {
         line(&mut text, "Peers", counts);
+    }
+    if status.policies > 0 {
+        line(&mut text, "Policies", status.policies);
     }
     losses::losses(&mut text, &status.losses);
     if !matches!(status.datapath_log.as_str(), "" | "off") {

@@ -186,6 +186,7 @@ impl<K: Kernel> Engine<K> {
             node: self.own_among(addresses.map(|own| own.address.address).collect())?,
             ..Leases::default()
         };
+        let policies = self.choices.network_policies();
         let context = AttachContext {
             leases: &leases,
             records: self.store.records(),
@@ -193,6 +194,7 @@ impl<K: Kernel> Engine<K> {
             generation: self.next_generation(),
             mtu: 0,
             last_macs: &self.attachments.last_macs,
+            policies: &policies,
         };
         let planned = planner::plan_adopt(adoption, observed, &context)?;
         self.attachments.last_slot = planned.0.slot;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
-    InterfaceSettings, NetnsPath, Network, NetworkName, Peers, PortMapping, RangeSet, Record,
+    InterfaceSettings, NetnsPath, Network, NetworkName, NetworkPolicies, Peers, PortMapping,
+    RangeSet, Record,
 };
 use planner::NodeCondition;
 use steps::PodSide;
@@ -146,6 +147,8 @@ commands! {
         ["set non-masquerade CIDRs", None, change] |engine| engine.set_non_masquerade(prefixes);
     SetPeers(peers: Peers, now: u64) -> UpdateOutcome
         ["set peers", None, change] |engine| engine.set_peers(peers, now);
+    SetPolicies(policies: NetworkPolicies, now: u64) -> UpdateOutcome
+        ["set policies", None, change] |engine| engine.set_policies(policies, now);
 
     // The agent's own.
     Configure(configuration: Box<ConfigChange>, now: u64) -> ()
@@ -163,6 +166,11 @@ commands! {
     SetPeersStale(stale: Option<StalePeers>) -> ()
         ["set peers source", None, change] |engine| {
             engine.upkeep.peers_stale = stale;
+            Ok(())
+        };
+    SetPoliciesUnreadable(why: Option<String>) -> ()
+        ["policies file", None, change] |engine| {
+            engine.upkeep.policies_unreadable = why;
             Ok(())
         };
     Pulse() -> ()

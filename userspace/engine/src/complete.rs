@@ -62,6 +62,7 @@ impl<K: Kernel> Engine<K> {
             taken: self.store.leases(),
             ..Leases::default()
         };
+        let policies = self.choices.network_policies();
         let context = AttachContext {
             leases: &leases,
             records: self.store.records(),
@@ -69,18 +70,20 @@ impl<K: Kernel> Engine<K> {
             generation: record.attachment.generation,
             mtu,
             last_macs: &self.attachments.last_macs,
+            policies: &policies,
         };
         record.attachment = planner::with_addresses(&record.attachment, intent, &context)?;
         self.refuse_own_addresses(&record.attachment)?;
         let attachment = &record.attachment;
         let observed = self.observe(attachment)?;
         let detects_duplicates = intent.network.options.detects_duplicates;
-        let plan = planner::plan_complete(
+        let mut plan = planner::plan_policies_of(attachment, &policies, self.store.records());
+        plan.append(planner::plan_complete(
             attachment,
             detects_duplicates,
             &observed,
             &self.attachments.last_macs,
-        );
+        ));
         self.put_reserving(&record)?;
         self.apply_recorded(&record.attachment, &plan, Verify::BothSides, transaction)?;
         record.state = State::Attached;

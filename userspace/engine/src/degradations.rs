@@ -49,6 +49,10 @@ impl<K: Kernel> Engine<K> {
         let stale = self.upkeep.peers_stale.clone();
         degraded.extend(stale.map(Degraded::PeersStale));
         degraded.extend(self.node.peers.degraded());
+        let unreadable = self.upkeep.policies_unreadable.clone();
+        degraded.extend(unreadable.map(Degraded::PoliciesUnreadable));
+        let damage = self.choices.policies_damage.clone();
+        degraded.extend(damage.map(Degraded::PoliciesLost));
         degraded.extend(
             self.upkeep
                 .last_reconcile

@@ -8,6 +8,11 @@ use planner::{NodeCondition, PeerProblem, PeerProblemKind};
 
 use crate::{NODE, StalePeers, StuckOperation};
 
+/// What remains in effect while a source cannot be read.
+const PEERS_KEPT: &str = "the list of peers cannot be read, so the last one stays";
+const POLICIES_KEPT: &str = "the network policies cannot be read, so the last ones stay";
+const POLICIES_LOST: &str = "the stored network policies cannot be read, so none is in effect";
+
 /// Degradation: one function that does not work on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Degraded {
@@ -69,6 +74,10 @@ pub enum Degraded {
     PeersUnreadable(String),
     /// The program that sends the list of peers has lost its source.
     PeersStale(StalePeers),
+    /// The list of network policies cannot be read.
+    PoliciesUnreadable(String),
+    /// The stored network policies cannot be read, so none is in effect.
+    PoliciesLost(String),
     /// The engine's thread does not end its work.
     EngineStuck(StuckOperation),
     /// A repair of the last reconciliation failed.
@@ -109,6 +118,8 @@ impl Degraded {
             Self::Peers { kind, .. } => kind.reason(),
             Self::PeersUnreadable(_) => DegradedReason::PeersUnreadable,
             Self::PeersStale(_) => DegradedReason::PeersStale,
+            Self::PoliciesUnreadable(_) => DegradedReason::PoliciesUnreadable,
+            Self::PoliciesLost(_) => DegradedReason::PoliciesLost,
             Self::EngineStuck(_) => DegradedReason::EngineStuck,
             Self::RepairFailed { .. } => DegradedReason::RepairFailed,
         }
@@ -132,6 +143,8 @@ impl Degraded {
             | Self::Peers { .. }
             | Self::PeersUnreadable(_)
             | Self::PeersStale(_)
+            | Self::PoliciesUnreadable(_)
+            | Self::PoliciesLost(_)
             | Self::NetworkRefused { .. }
             | Self::PoolExhausted { .. }
             | Self::RepairFailed { .. }
@@ -193,13 +206,10 @@ impl fmt::Display for Degraded {
             ),
             Self::Node(condition) => condition.fmt(f),
             Self::Peers { problems, more, .. } => write_problems(problems, *more, f),
-            Self::PeersUnreadable(why) => {
-                write!(
-                    f,
-                    "the list of peers cannot be read, so the last one stays: {why}"
-                )
-            }
+            Self::PeersUnreadable(why) => write!(f, "{PEERS_KEPT}: {why}"),
             Self::PeersStale(stale) => stale.fmt(f),
+            Self::PoliciesUnreadable(why) => write!(f, "{POLICIES_KEPT}: {why}"),
+            Self::PoliciesLost(why) => write!(f, "{POLICIES_LOST}: {why}"),
             Self::EngineStuck(stuck) => stuck.fmt(f),
             Self::RepairFailed { subject, why } => {
                 write!(f, "repair of {subject} failed: {why}")

@@ -202,6 +202,7 @@ impl<K: Kernel> Engine<K> {
             node: BTreeSet::new(),
         };
         let (slot, generation) = (self.next_slot()?, self.next_generation());
+        let policies = self.choices.network_policies();
         for _ in 0..MAX_OWN {
             let context = AttachContext {
                 leases: &leases,
@@ -210,6 +211,7 @@ impl<K: Kernel> Engine<K> {
                 generation,
                 mtu,
                 last_macs: &self.attachments.last_macs,
+                policies: &policies,
             };
             let planned = planner::plan_attach(intent, &observed, &context)?;
             // Only the chosen addresses are queried: a node may have thousands.

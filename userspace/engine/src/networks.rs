@@ -86,6 +86,7 @@ impl<K: Kernel> Engine<K> {
                 peers: self.choices.peers.clone(),
                 options: self.choices.settings.peers.clone(),
             },
+            policies: self.choices.network_policies(),
         }
     }
 

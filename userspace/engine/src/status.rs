@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kernel::DatapathLog;
-use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, Range};
+use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, NetworkPolicies, Range};
 use planner::{
     BypassMode, ContainerLinks, DroppingDefault, ForwardingMode, HoldingRule, ShaperMode,
 };
@@ -35,6 +35,8 @@ pub struct Status {
     pub datapath_log: DatapathLog,
     /// Other nodes and their state.
     pub peers: Arc<PeersStatus>,
+    /// Network policies.
+    pub policies: Arc<NetworkPolicies>,
     /// Report of the last reconciliation.
     pub last_reconcile: Option<Arc<Report>>,
     /// Active degradations.

@@ -17,6 +17,7 @@ mod missed_dels;
 mod model;
 mod overrides;
 mod peers;
+mod policies;
 mod ports;
 mod refused_adds;
 mod sockets;

@@ -18,6 +18,8 @@ pub(crate) struct NodeUpkeep {
     pub(crate) peers_unreadable: Option<String>,
     /// Why the list of peers may be out of date; `None` if it is current.
     pub(crate) peers_stale: Option<StalePeers>,
+    /// Why the list of network policies cannot be read; `None` if it can.
+    pub(crate) policies_unreadable: Option<String>,
     /// Report of the last reconciliation; none before the first.
     pub(crate) last_reconcile: Option<Arc<Report>>,
 }

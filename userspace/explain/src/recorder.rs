@@ -101,6 +101,19 @@ impl<'a> Recorder<'a> {
         }
     }
 
+    /// Records the result of a check of network policies.
+    fn allowed(&mut self, result: Result<()>) -> Result<()> {
+        let text = match result {
+            Ok(()) => return self.decided(Decision::Policy, result, |view, ()| say::allowed(view)),
+            Err(_) => say::refused(&self.view()),
+        };
+        self.add(Some((Decision::Policy, text)));
+        if let Some(last) = self.steps.last_mut() {
+            last.ends = true;
+        }
+        result
+    }
+
     /// Records the result of a stage that may drop the packet.
     fn decided<T: Copy>(
         &mut self,
@@ -179,6 +192,10 @@ impl HookStages for Recorder<'_> {
         self.simulator.is_tagged()
     }
 
+    fn has_policies(&self) -> bool {
+        self.simulator.has_policies()
+    }
+
     fn parse_pod(&mut self) -> Result<Content> {
         let result = self.simulator.parse_pod();
         self.decided(Decision::Admission, result, |view, _| view.admitted())
@@ -229,6 +246,26 @@ impl HookStages for Recorder<'_> {
     fn check_policy(&mut self) -> Result<()> {
         let result = self.simulator.check_policy();
         self.decided(Decision::Policy, result, |_, ()| say::policy())
+    }
+
+    fn allow_sent(&mut self, is_translated: bool, is_passed: bool) -> Result<()> {
+        let result = self.simulator.allow_sent(is_translated, is_passed);
+        self.allowed(result)
+    }
+
+    fn allow_left(&mut self) -> Result<()> {
+        let result = self.simulator.allow_left();
+        self.allowed(result)
+    }
+
+    fn allow_redirected(&mut self) -> Result<()> {
+        let result = self.simulator.allow_redirected();
+        self.allowed(result)
+    }
+
+    fn allow_received(&mut self, content: Result<Content>) -> Result<()> {
+        let result = self.simulator.allow_received(content);
+        self.allowed(result)
     }
 
     fn check_duplicate(&mut self) -> Result<()> {

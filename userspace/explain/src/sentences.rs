@@ -40,9 +40,11 @@ pub(crate) const fn decision_of(reason: DropReason) -> Option<Decision> {
         | R::TunnelSource
         | R::RogueRouter
         | R::RogueDhcp => Some(Decision::Sender),
-        R::IngressPolicy | R::DirectAccess | R::InternalNetwork | R::TunnelDestination => {
-            Some(Decision::Policy)
-        }
+        R::IngressPolicy
+        | R::DirectAccess
+        | R::InternalNetwork
+        | R::TunnelDestination
+        | R::NetworkPolicy => Some(Decision::Policy),
         R::StaleGeneration => Some(Decision::Hostport),
         R::NoPort
         | R::FlowTableFull
@@ -71,6 +73,48 @@ pub(crate) fn dropped(reason: DropReason) -> String {
 /// Returns the sentence about policies that do not forbid the packet.
 pub(crate) fn policy() -> Sentences {
     vec![(Decision::Policy, "no policy forbids it".to_owned())]
+}
+
+/// Returns the sentence about network policies that allow the packet.
+pub(crate) fn allowed(view: &View<'_>) -> Sentences {
+    let slots = [
+        &view.work.policy.ends.source,
+        &view.work.policy.ends.destination,
+    ]
+    .map(|address| slot_of(view.world, address));
+    let has_policies = |slot: &u32| view.facts.policies.contains_key(slot);
+    if slots.iter().flatten().any(has_policies) {
+        vec![(Decision::Policy, "network policies allow it".to_owned())]
+    } else {
+        Vec::new()
+    }
+}
+
+/// Returns the sentence about the network policies that do not allow the packet: those of the end
+/// that was checked last.
+pub(crate) fn refused(view: &View<'_>) -> String {
+    let policy = &view.work.policy;
+    let (slot, ends) = (policy.key.pod, &policy.ends);
+    let pod = view.facts.pods.get(&slot).map_or("a pod", String::as_str);
+    let is_sender = slot_of(view.world, &ends.source) == Some(slot);
+    let direction = if is_sender { "egress" } else { "ingress" };
+    let names = view.facts.policies.get(&slot);
+    let names = names.map_or_else(String::new, |names| format!(" ({})", names.join(", ")));
+    format!(
+        "dropped as {}: no rule for {direction} of the network policies of {pod}{names} allows {} by {}",
+        DropReason::NetworkPolicy.name(),
+        self::ends(ends),
+        protocol(ends.protocol)
+    )
+}
+
+fn protocol(number: u8) -> String {
+    let known = model::Protocol::from_number(number);
+    known.map_or_else(|| format!("protocol {number}"), |known| known.to_string())
+}
+
+fn slot_of(world: &World, address: &Address) -> Option<u32> {
+    world.endpoints.get(address).map(|endpoint| endpoint.pod)
 }
 
 /// Returns the sentence about an eviction.

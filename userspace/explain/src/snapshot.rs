@@ -22,6 +22,8 @@ pub struct Snapshot {
     pub links: BTreeMap<u32, LinkFacts>,
     /// Names of the pods by slot.
     pub pods: BTreeMap<u32, String>,
+    /// Names of the network policies of the pods by slot; pods without any are left out.
+    pub policies: BTreeMap<u32, Vec<String>>,
     /// Addresses of the pods by slot, with the prefix lengths of their subnets in bits of their own
     /// family: other addresses of them are on the pod's link.
     pub subnets: BTreeMap<u32, Vec<(Address, u32)>>,

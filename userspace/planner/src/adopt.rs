@@ -13,6 +13,7 @@ use steps::{Link, LinkKind, ObservedNetns, PodSide, Step};
 
 use crate::attach::AttachContext;
 use crate::hooks::POD_HOOKS;
+use crate::policies::plan_policies_of;
 use crate::tables::attachment_entries;
 use crate::{Plan, Refusal};
 
@@ -32,7 +33,8 @@ pub fn plan_adopt(
             entry,
         });
     // Entries before programs: an attached program finds the pod in the tables.
-    let mut plan = Plan::of(put);
+    let mut plan = plan_policies_of(&attachment, context.policies, context.records);
+    plan.append(Plan::of(put));
     plan.push(Step::Attach {
         link: attachment.host_link().name().clone(),
         hooks: BTreeSet::from(POD_HOOKS),

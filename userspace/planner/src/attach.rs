@@ -17,12 +17,13 @@ use std::num::NonZeroU16;
 
 use model::{
     Assigned, Attachment, Cidr, ContainerId, HairpinMode, Intent, Mac, ManagedLink, Netns,
-    NetworkAccess, PortMapping, Route, RouteOptions, StandbyPort,
+    NetworkAccess, NetworkPolicies, PortMapping, Route, RouteOptions, StandbyPort,
 };
 use steps::{Entries, EntryKey, LinkKind, ObservedNetns, PodSpec, Step, VethSpec};
 
 use crate::announcement::{LastMacs, announce};
 use crate::hooks::POD_HOOKS;
+use crate::policies::plan_policies_of;
 use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::{attachment_entries, hostport_key, hostport_keys, mapping_keys};
 use crate::{Plan, PortOwner, Records, Refusal};
@@ -43,6 +44,8 @@ pub struct AttachContext<'a> {
     pub mtu: u32,
     /// The MAC address that each address had last.
     pub last_macs: &'a LastMacs,
+    /// Network policies.
+    pub policies: &'a NetworkPolicies,
 }
 
 /// Decides on an attachment and plans it. `observed` has the host's end and the bridge.
@@ -76,6 +79,11 @@ pub fn plan_attach(
         });
     }
     let detects_duplicates = intent.network.options.detects_duplicates;
+    plan.append(plan_policies_of(
+        &attachment,
+        context.policies,
+        context.records,
+    ));
     plan.append(create(&attachment, detects_duplicates));
     let bridge = observed.links.get(&attachment.bridge);
     plan.append(Plan::of(announce(&attachment, bridge, context.last_macs)));

@@ -114,7 +114,10 @@ fn belongs(attachment: &Attachment, entries: &Entries, key: &EntryKey, entry: &E
                 slot, generation, ..
             },
         )
-        | (EntryKey::Limit(slot), Entry::Limit { generation, .. }) => (*slot, *generation) == mine,
+        | (EntryKey::Limit(slot), Entry::Limit { generation, .. })
+        | (EntryKey::RuleSets(slot), Entry::RuleSets { generation, .. }) => {
+            (*slot, *generation) == mine
+        }
         (EntryKey::Interface(LinkRef::Name(name)), Entry::Interface { slot, .. }) => {
             name == attachment.host_link().name() && *slot == attachment.slot
         }

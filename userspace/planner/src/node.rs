@@ -18,6 +18,7 @@ use crate::bridge::all_families;
 use crate::network::{has_duplicates, network_entries, set_promiscuous};
 use crate::own_links::OwnLinks;
 use crate::peers;
+use crate::policies::policy_entries;
 use crate::prefix::prefixes;
 use crate::socket_hook::plan_socket_hooks;
 use crate::sysctl::forward;
@@ -92,6 +93,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     plan.append(put_missing(&wanted, &observed.entries));
     // After the local entries: flows whose source address is not local are removed.
     plan.append(put_missing(&of_uplinks, &observed.entries));
+    plan.append(put_policies(intent, observed, records, &mut wanted));
     // After the uplink entries: uplinks are open before the settings make the datapath check them.
     let flags = flags(intent, &accepted, &of_uplinks, observed);
     let bridge = intent
@@ -121,6 +123,23 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
         containers,
         netfilter,
     }
+}
+
+/// Plans the entries of network policies, and adds them to the wanted ones. What rule sets allow
+/// comes before the pods that have them.
+fn put_policies(
+    intent: &NodeIntent,
+    observed: &Observed,
+    records: &Records,
+    wanted: &mut Entries,
+) -> Plan {
+    let mut plan = Plan::default();
+    let existing = records.values().map(|record| &record.attachment);
+    for of_policies in policy_entries(&intent.policies, existing) {
+        plan.append(put_missing(&of_policies, &observed.entries));
+        wanted.extend(of_policies);
+    }
+    plan
 }
 
 /// Returns the configured prefixes that are not masqueraded, and those of peers and routes.
@@ -238,6 +257,9 @@ fn flags(
     }
     if intent.bypass.offloads_unreplied(observed) {
         flags |= abi::SettingsFlags::OFFLOAD_UNREPLIED;
+    }
+    if !intent.policies.policies.is_empty() {
+        flags |= abi::SettingsFlags::POLICIES;
     }
     if !observed.routes_by_port {
         flags |= abi::SettingsFlags::ROUTES_BY_ADDRESS;

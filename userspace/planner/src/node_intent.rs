@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use model::{Cidr, IfName, Network};
+use model::{Cidr, IfName, Network, NetworkPolicies};
 
 use crate::{BypassMode, PeerIntent, ShaperMode, XdpPrefilterMode};
 
@@ -27,4 +28,6 @@ pub struct NodeIntent {
     pub xdp_prefilter: XdpPrefilterMode,
     /// Other nodes, and how their pods are reached.
     pub peers: PeerIntent,
+    /// Network policies; none until the first list.
+    pub policies: Arc<NetworkPolicies>,
 }

@@ -50,7 +50,7 @@ impl Plan {
         }
     }
 
-    pub(crate) fn append(&mut self, other: Self) {
+    pub fn append(&mut self, other: Self) {
         self.steps.extend(other.steps);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ipam::Leases;
-use model::{Attachment, Intent, PortMapping, Record, Requested, State};
+use model::{Attachment, Intent, NetworkPolicies, PortMapping, Record, Requested, State};
 use steps::{
     AttachmentNetns, Link, LinkKind, NetnsInside, NodeLink, Observed, ObservedAttachment,
     ObservedHostSide, ObservedNetns, PodSide, PortReservations, ReservationOwner, ReservedBy,
@@ -127,6 +127,7 @@ pub(crate) struct World {
     pub(crate) leases: Leases,
     pub(crate) records: Records,
     pub(crate) last_macs: LastMacs,
+    pub(crate) policies: NetworkPolicies,
 }
 
 impl World {
@@ -135,6 +136,7 @@ impl World {
             leases: Leases::default(),
             records: Records::new(),
             last_macs: LastMacs::new(true),
+            policies: NetworkPolicies::default(),
         }
     }
 
@@ -166,6 +168,7 @@ impl World {
             generation: 40,
             mtu: 1500,
             last_macs: &self.last_macs,
+            policies: &self.policies,
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use abi::{
-    Address, Bucket, Events, Flow, Limit, Offloaded, Pod, PrefixKey, Settings, ShapedSubnetKey,
-    Tuple,
+    Address, Bucket, Events, Flow, Limit, Offloaded, Pod, PolicyFlowKey, PolicyRule, PrefixKey,
+    Settings, ShapedSubnetKey, Tuple,
 };
 
 /// Declares the rows of each lookup in the list of maps, so that the copy has all of them.
@@ -41,6 +41,13 @@ pub struct DatapathTables {
     pub locals: BTreeSet<Address>,
     /// The prefixes with their [`abi::PrefixClass`] bits.
     pub prefixes: BTreeMap<PrefixKey, u32>,
+    /// Identities of addresses in network policies.
+    pub identities: BTreeMap<PrefixKey, u32>,
+    /// What rule sets of network policies allow: keys with their lengths in bits.
+    pub policy_rules: BTreeSet<(u32, PolicyRule)>,
+    /// Answers of connections that network policies have allowed, with their times in seconds of
+    /// `CLOCK_MONOTONIC`.
+    pub policy_flows: BTreeMap<PolicyFlowKey, u32>,
     /// The flow table, with pending counters.
     pub flows: BTreeMap<Tuple, Flow>,
     /// Capacity of the flow table in entries.

@@ -3,22 +3,19 @@
 //! layout of `abi`.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use abi::maps::{self, MapShape};
 use model::{
     Cidr, Families, IngressPolicy, InterfaceAddress, Mac, NetworkAccess, Protocol, ShapedSubnets,
 };
 
-use crate::Shape;
+use crate::{AllowedKey, Shape};
 
 mod display;
 mod link_ref;
 
 pub use link_ref::LinkRef;
-
-use display::{limits, masquerading, write_from, write_prefix, write_settings};
 
 /// Table and key of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +58,12 @@ pub enum EntryKey {
     Prefix(Cidr),
     /// Address of a node whose tunnelled packets are accepted.
     TunnelPeer(IpAddr),
+    /// Rule sets of network policies, by the pod's slot.
+    RuleSets(u32),
+    /// Prefix of addresses with the same identity in network policies.
+    Identity(Cidr),
+    /// What a rule set of network policies allows.
+    PolicyRule(AllowedKey),
     /// Node-wide settings of the datapath.
     Settings,
 }
@@ -201,6 +204,19 @@ pub enum Entry {
     TrustedLink,
     /// An address of a node whose tunnelled packets are accepted.
     TunnelPeer,
+    /// The rule sets of a pod's network policies; 0 where everything is allowed.
+    RuleSets {
+        /// Generation of the attachment.
+        generation: u32,
+        /// For connections to the pod.
+        ingress: u32,
+        /// For connections of the pod.
+        egress: u32,
+    },
+    /// The identity of addresses in network policies; never 0.
+    Identity(u32),
+    /// What a rule set of network policies allows.
+    PolicyRule,
     /// Node-wide settings of the datapath.
     Settings(abi::Settings),
 }
@@ -224,6 +240,9 @@ macro_rules! links_of_key {
             | EntryKey::Local(_)
             | EntryKey::Prefix(_)
             | EntryKey::TunnelPeer(_)
+            | EntryKey::RuleSets(_)
+            | EntryKey::Identity(_)
+            | EntryKey::PolicyRule(_)
             | EntryKey::Settings => [None, None],
         }
     };
@@ -245,6 +264,9 @@ impl EntryKey {
             Self::Local(_) => maps::LOCALS.shape(),
             Self::Prefix(_) => maps::PREFIXES.shape(),
             Self::TunnelPeer(_) => maps::TUNNEL_PEERS.shape(),
+            Self::RuleSets(_) => maps::RULE_SETS.shape(),
+            Self::Identity(_) => maps::IDENTITIES.shape(),
+            Self::PolicyRule(_) => maps::POLICY_RULES.shape(),
             Self::Settings => maps::SETTINGS.shape(),
         }
     }
@@ -271,7 +293,10 @@ impl EntryKey {
             | Self::Uplink(_)
             | Self::Local(_)
             | Self::Prefix(_)
-            | Self::TunnelPeer(_) => true,
+            | Self::TunnelPeer(_)
+            | Self::RuleSets(_)
+            | Self::Identity(_)
+            | Self::PolicyRule(_) => true,
             Self::Pod(_)
             | Self::Limit(_)
             | Self::Interface(_)
@@ -298,6 +323,9 @@ impl EntryKey {
             Self::Local(_) => matches!(entry, Entry::Local),
             Self::Prefix(_) => matches!(entry, Entry::Prefix { .. }),
             Self::TunnelPeer(_) => matches!(entry, Entry::TunnelPeer),
+            Self::RuleSets(_) => matches!(entry, Entry::RuleSets { .. }),
+            Self::Identity(_) => matches!(entry, Entry::Identity(1..)),
+            Self::PolicyRule(_) => matches!(entry, Entry::PolicyRule),
             Self::Settings => matches!(entry, Entry::Settings(_)),
         }
     }
@@ -320,6 +348,9 @@ macro_rules! links_of {
             | Entry::Prefix { .. }
             | Entry::TrustedLink
             | Entry::TunnelPeer
+            | Entry::RuleSets { .. }
+            | Entry::Identity(_)
+            | Entry::PolicyRule
             | Entry::Settings(_) => [None, None],
         }
     };
@@ -347,6 +378,9 @@ impl Entry {
             | Self::Prefix { .. }
             | Self::TrustedLink
             | Self::TunnelPeer
+            | Self::RuleSets { .. }
+            | Self::Identity(_)
+            | Self::PolicyRule
             | Self::Settings(_) => false,
         }
     }
@@ -358,7 +392,8 @@ impl Entry {
             | Self::FreePod { generation }
             | Self::Limit { generation, .. }
             | Self::Endpoint { generation, .. }
-            | Self::Hostport { generation, .. } => Some(*generation),
+            | Self::Hostport { generation, .. }
+            | Self::RuleSets { generation, .. } => Some(*generation),
             Self::Interface { .. }
             | Self::Network { .. }
             | Self::Egress { .. }
@@ -367,6 +402,8 @@ impl Entry {
             | Self::Prefix { .. }
             | Self::TrustedLink
             | Self::TunnelPeer
+            | Self::Identity(_)
+            | Self::PolicyRule
             | Self::Settings(_) => None,
         }
     }
@@ -374,89 +411,5 @@ impl Entry {
     /// Returns whether the value refers to a link that is gone.
     pub fn refers_to_gone_link(&self) -> bool {
         links_of!(self).into_iter().flatten().any(LinkRef::is_gone)
-    }
-}
-
-impl fmt::Display for EntryKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pod(slot) => write!(f, "pod {slot}"),
-            Self::Limit(slot) => write!(f, "limits of pod {slot}"),
-            Self::Interface(link) => write!(f, "interface {link}"),
-            Self::Endpoint(address) => write!(f, "endpoint {address}"),
-            Self::Hostport {
-                address,
-                ipv4,
-                port,
-                protocol,
-            } => {
-                let any = if *ipv4 {
-                    IpAddr::from([0; 4])
-                } else {
-                    IpAddr::from([0; 16])
-                };
-                let socket = SocketAddr::new(address.unwrap_or(any), *port);
-                write!(f, "hostport {socket}/{protocol}")
-            }
-            Self::Network(bridge) => write!(f, "network of {bridge}"),
-            Self::Egress(bridge) => write!(f, "egress of {bridge}"),
-            Self::TrustedLink { bridge, link } => write!(f, "trusted link {link} of {bridge}"),
-            Self::Uplink(link) => write!(f, "uplink {link}"),
-            Self::Local(address) => write!(f, "local address {address}"),
-            Self::Prefix(cidr) => write!(f, "prefix {cidr}"),
-            Self::TunnelPeer(address) => write!(f, "tunnel peer {address}"),
-            Self::Settings => f.write_str("settings"),
-        }
-    }
-}
-
-impl fmt::Display for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pod { .. } => self.write_pod(f),
-            Self::FreePod { generation } => write!(f, "free, last generation {generation}"),
-            Self::Limit { .. } => self.write_limit(f),
-            Self::Interface { slot, limited } => write!(f, "pod {slot}{}", limits(*limited)),
-            Self::Endpoint {
-                slot,
-                generation,
-                link,
-                mac,
-                masquerade,
-                published,
-                limited,
-            } => {
-                let limited = limits(*limited);
-                let mode = masquerading(*masquerade);
-                let published = if *published { ", published" } else { "" };
-                write!(
-                    f,
-                    "pod {slot} generation {generation}, {mac} behind {link}, {mode}{published}{limited}"
-                )
-            }
-            Self::Hostport {
-                address,
-                port,
-                slot,
-                generation,
-            } => {
-                let socket = SocketAddr::new(*address, *port);
-                write!(f, "{socket} of pod {slot} generation {generation}")
-            }
-            Self::Network { .. } => self.write_network(f),
-            Self::Egress { v4, v6 } => write_from(f, [v4, v6].into_iter().flatten()),
-            Self::Uplink { .. } => self.write_uplink(f),
-            Self::Local => f.write_str("local"),
-            Self::Prefix {
-                no_masquerade,
-                pods,
-                shared,
-                complete,
-                peer,
-            } => write_prefix(f, [*no_masquerade, *pods, *shared, *complete, *peer]),
-            Self::TrustedLink => f.write_str("trusted link"),
-            Self::TunnelPeer => f.write_str("tunnel peer"),
-            Self::Settings(settings) => write_settings(f, settings),
-        }
     }
 }

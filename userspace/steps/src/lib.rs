@@ -24,6 +24,7 @@ mod node_facts;
 mod node_lookup;
 mod observed;
 mod peer_route;
+mod policy;
 mod port_holder;
 mod port_reservation;
 mod question;
@@ -61,6 +62,7 @@ pub use observed::{
     ObservedSettings, PodSide, PortUsers, RouteEntry,
 };
 pub use peer_route::{NextHop, PEER_ROUTE_METRIC, PEER_ROUTE_PROTOCOL, RouteChange};
+pub use policy::{AllowedKey, AllowedPorts};
 pub use port_holder::{Ancestor, PortLeave, Process};
 pub use port_reservation::{PortReservation, PortReservations, ReservationOwner, ReservedBy};
 pub use question::{

@@ -72,6 +72,7 @@ impl World {
             (&self.endpoints, &self.hostports, &self.networks),
             (&self.uplinks, &self.locals, &self.prefixes, &self.egress),
             &self.offloaded,
+            (&self.rule_sets, &self.identities, &self.policy_rules),
             (
                 &self.next_hops,
                 &self.egress_routes,

@@ -1,7 +1,8 @@
 //! [`Node`] for the simulator: BPF helpers and maps in ordinary Rust.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, Settings, Tuple,
+    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, PolicyFlowKey,
+    PolicyRule, Settings, Tuple,
 };
 
 use super::World;
@@ -155,6 +156,35 @@ impl Node for World {
             .filter(|(key, _)| common_prefix(&key.address, address) >= key.prefix_len)
             .max_by_key(|(key, _)| key.prefix_len)
             .map_or(0, |(_, class)| *class)
+    }
+
+    fn identity(&self, address: &Address) -> u32 {
+        self.identities
+            .iter()
+            .filter(|(key, _)| common_prefix(&key.address, address) >= key.prefix_len)
+            .max_by_key(|(key, _)| key.prefix_len)
+            .map_or(0, |(_, identity)| *identity)
+    }
+
+    fn policy_rule(&self, key: &PolicyRule) -> bool {
+        let has = |length: u32, rule: &PolicyRule| {
+            let shift = PolicyRule::BITS - length;
+            let is_of_protocol = length == PolicyRule::ALL
+                || rule.protocol == key.protocol
+                    && (shift >= 16 || rule.port.number() >> shift == key.port.number() >> shift);
+            (rule.rules, rule.identity) == (key.rules, key.identity) && is_of_protocol
+        };
+        self.policy_rules
+            .iter()
+            .any(|(length, rule)| has(*length, rule))
+    }
+
+    fn policy_flow(&self, key: &PolicyFlowKey) -> Option<u32> {
+        self.policy_flows.get(key).copied()
+    }
+
+    fn record_policy_flow(&mut self, key: &PolicyFlowKey, now: u32) {
+        self.policy_flows.insert(*key, now);
     }
 
     fn flow(&self, key: &Tuple) -> Option<Tuple> {

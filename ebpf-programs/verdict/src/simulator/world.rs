@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use abi::{
     Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Flow, FragmentKey,
-    HeldHeader, HeldKey, Limit, Mac, OffloadCandidate, Offloaded, Pod, PrefixKey, Settings, Shaped,
-    ShapedSubnetKey, Tuple,
+    HeldHeader, HeldKey, Limit, Mac, OffloadCandidate, Offloaded, Pod, PolicyFlowKey, PolicyRule,
+    PrefixKey, Settings, Shaped, ShapedSubnetKey, Tuple,
 };
 
 use super::{KernelLookups, Memory, Ring, SharedBucket, frame};
@@ -72,6 +72,12 @@ pub struct World {
     pub locals: BTreeSet<Address>,
     /// The prefix table.
     pub prefixes: BTreeMap<PrefixKey, u32>,
+    /// Identities of addresses in network policies.
+    pub identities: BTreeMap<PrefixKey, u32>,
+    /// What network policies allow: keys with their lengths in bits.
+    pub policy_rules: BTreeSet<(u32, PolicyRule)>,
+    /// Answers of connections that network policies have allowed, with the time.
+    pub policy_flows: BTreeMap<PolicyFlowKey, u32>,
     /// The flow table.
     pub flows: BTreeMap<Tuple, Flow>,
     /// Capacity of the flow table in entries.
@@ -163,6 +169,9 @@ impl Default for World {
             pods: vec![Pod::default(); abi::maps::PODS_CAPACITY as usize],
             locals: BTreeSet::new(),
             prefixes: BTreeMap::new(),
+            identities: BTreeMap::new(),
+            policy_rules: BTreeSet::new(),
+            policy_flows: BTreeMap::new(),
             flows: BTreeMap::new(),
             flow_capacity: abi::maps::FLOWS_CAPACITY as usize,
             live: BTreeMap::new(),

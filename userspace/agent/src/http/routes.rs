@@ -29,7 +29,9 @@ use crate::app::App;
 use crate::cni::commands::NamespaceQuery;
 use crate::http::connections::{PeerProcess, STOPPING};
 use crate::http::failure::{Failure, Parameters, no_such_method, no_such_path, read_only};
-use crate::http::{flows, hostports, metrics_listener, migration, peers, view, web_page, why};
+use crate::http::{
+    flows, hostports, metrics_listener, migration, peers, policies, view, web_page, why,
+};
 use crate::process::uninstall as uninstallation;
 
 type Answer<T> = Result<Json<T>, Failure>;
@@ -100,6 +102,7 @@ pub(crate) fn paths() -> Router<Arc<App>> {
         .route(path::POD_CIDRS, get(pod_cidrs).put(put_pod_cidrs))
         .route(path::PEERS, get(peers::list).put(peers::replace))
         .route(path::PEER_SOURCE, put(peers::set_source))
+        .route(path::POLICIES, get(policies::list).put(policies::replace))
         .route(path::HAIRPIN_MODE, get(hairpin_mode).put(put_hairpin_mode))
         .route(path::BYPASS, put(put_bypass))
         .route(path::LOG_LEVEL, put(put_log_level))

@@ -16,7 +16,7 @@ use crate::clock;
 use crate::cni::file_watch;
 use crate::cni::file_watch::Directories;
 use crate::config::Config;
-use crate::config::{peers_file, pod_cidr_file};
+use crate::config::{peers_file, pod_cidr_file, policies_file};
 use crate::docker::{self, DockerListener};
 use crate::http::socket::{ListenAddress, ReadOnlyListener, Socket};
 use crate::http::{connections, metrics_listener, routes};
@@ -29,6 +29,7 @@ use crate::telemetry::{refused_flows, stuck_engine};
 pub(crate) struct WatchedFiles {
     pub(crate) pod_cidr_file: Option<PathBuf>,
     pub(crate) peers_file: Option<PathBuf>,
+    pub(crate) policies_file: Option<PathBuf>,
     pub(crate) installation: Directories,
     /// Whether the default network is in use before any request needs it.
     pub(crate) expects_pod_cidr: bool,
@@ -39,6 +40,7 @@ impl WatchedFiles {
         Self {
             pod_cidr_file: config.pod_cidr_file.clone(),
             peers_file: config.peers_file.clone(),
+            policies_file: config.policies_file.clone(),
             installation: config.installation.clone(),
             expects_pod_cidr: config.kubenet,
         }
@@ -72,6 +74,9 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
     }
     if let Some(file) = files.peers_file {
         peers_file::watch(file, app.handle.clone())?;
+    }
+    if let Some(file) = files.policies_file {
+        policies_file::watch(file, app.handle.clone())?;
     }
     let happened =
         |action| NewEvent::new(action, "agent", EventOutcome::Done, crate::version::VERSION);

@@ -58,6 +58,7 @@ pub(crate) fn status(
         shaper: shaper(status.shaper),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
         peers: peers::counts(&status.peers),
+        policies: count(status.policies.policies.len()),
         degraded: status.degraded.iter().map(degraded).collect(),
         losses: Vec::new(),
         operations: Vec::new(),

@@ -14,7 +14,7 @@ use cni::Error;
 use engine::EngineError;
 use explain::{Node, Place, Question, Shape, Snapshot};
 use kernel::{DatapathReader, ObserveError};
-use model::Record;
+use model::{NetworkPolicies, Record};
 use tokio::task::spawn_blocking;
 
 use crate::app::App;
@@ -77,9 +77,10 @@ pub(crate) async fn explain(app: &App, query: WhyQuery) -> Result<WhyView, Failu
     let records = app.handle.attachments().await?;
     let read = Arc::clone(&app.node.read);
     // Reading a large flow table takes long.
+    let policies = Arc::clone(&app.handle.status().policies);
     let explained = spawn_blocking(move || {
         let observed = read().map_err(EngineError::Observe)?;
-        explained(&subject, &records, observed)
+        explained(&subject, &records, &policies, observed)
     });
     explained
         .await
@@ -97,6 +98,7 @@ fn none_reported(pod: &str) -> Error {
 fn explained(
     subject: &Subject,
     records: &[Record],
+    policies: &NetworkPolicies,
     observed: ObservedNode,
 ) -> Result<WhyView, Failure> {
     let mut notes = Vec::new();
@@ -107,7 +109,7 @@ fn explained(
         notes.push("the filter tables of netfilter could not be read".to_owned());
     }
     let names = view::names(records);
-    let snapshot = observed.snapshot(records, names.clone());
+    let snapshot = observed.snapshot(records, names.clone(), policies);
     let mut view = match subject {
         Subject::Packet(query) => packet(query, records, snapshot, &names)?,
         Subject::Drop(event) => dropped(event, snapshot, &names, &mut notes)?,

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::telemetry::events::EventCounters;
 use crate::telemetry::phase_metrics::PhaseMetrics;
 use crate::telemetry::traces::{SpanCounts, Traces};
-use crate::telemetry::{peer_metrics, process_metrics};
+use crate::telemetry::{peer_metrics, policy_metrics, process_metrics};
 
 /// Upper bounds of the latency buckets in seconds: an ADD takes some milliseconds, and runtimes
 /// give up after a minute or two.
@@ -190,6 +190,7 @@ fn of_status(registry: &mut Registry, status: &Status) {
     }
     registry.register("degraded", "Current degradations by reason", degraded);
     peer_metrics::register(registry, &status.peers);
+    policy_metrics::register(registry, &status.policies);
     if let Some(report) = &status.last_reconcile {
         let at = signed(report.finished_at);
         gauge(

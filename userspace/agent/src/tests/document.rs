@@ -133,6 +133,22 @@ fn with_pods() -> Agent {
     agent
 }
 
+/// Returns network policies with every key.
+fn network_policies() -> Value {
+    json!({
+        "policies": [{
+            "name": "default/web",
+            "pods": ["default/web", "10.9.0.0/16"],
+            "ingress": [{
+                "from": [{ "group": "all" }, { "cidr": "10.0.0.0/8", "except": ["10.9.0.0/16"] }],
+                "ports": [{ "protocol": "tcp", "port": 80, "last_port": 90 }],
+            }],
+            "egress": [{ "to": [{ "cidr": "fd00::/8" }], "ports": [{ "protocol": "udp" }] }],
+        }],
+        "groups": { "all": ["10.1.2.0/24"] },
+    })
+}
+
 /// Returns the requests of the test, by method and path of the document, each with the path to
 /// request and the body. A new path must be added here.
 fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
@@ -170,6 +186,8 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
         put(path::PEERS, peer),
         get(path::PEERS, ""),
         put(path::PEER_SOURCE, json!({ "program": "viaduct-kube" })),
+        put(path::POLICIES, network_policies()),
+        get(path::POLICIES, ""),
         get(path::HAIRPIN_MODE, ""),
         put(path::HAIRPIN_MODE, json!({ "mode": "hairpin-veth" })),
         put(path::BYPASS, json!({ "mode": "never", "seconds": 1 })),

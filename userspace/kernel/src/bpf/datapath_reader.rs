@@ -3,12 +3,12 @@
 //! The agent advances the epoch of the tables after each write, so a copy during which the epoch
 //! did not change is consistent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use abi::maps::{self, MapDef};
-use abi::{Bucket, Limit, PrefixKey};
+use abi::{Address, Bucket, Limit, PolicyRule, PrefixKey};
 use aya::maps::MapInfo;
 use nix::time::{ClockId, clock_gettime};
 use steps::{DatapathTables, LookupTables};
@@ -86,7 +86,9 @@ impl DatapathReader {
             pods: self.array(&maps::PODS, |pod| pod.generation != 0)?,
             lookups: self.lookups()?,
             locals: self.hash(&maps::LOCALS)?.into_keys().collect(),
-            prefixes: self.prefixes()?,
+            prefixes: self.prefixes(&maps::PREFIXES)?,
+            identities: self.prefixes(&maps::IDENTITIES)?,
+            policy_rules: self.policy_rules()?,
             limits: self.array(&maps::LIMITS, |limit| limit.price != 0)?,
             shaped_subnets: self.trie(&maps::PEERS)?,
             ..DatapathTables::default()
@@ -102,6 +104,7 @@ impl DatapathReader {
             .collect();
         tables.buckets = self.buckets(&tables.limits)?;
         tables.offloaded = self.hash(&maps::OFFLOADED)?;
+        tables.policy_flows = self.hash(&maps::POLICY_FLOWS)?;
         tables.events = self.first(&maps::EVENTS)?;
         tables.flow_entries = MapInfo::from_pin(self.pin.join(maps::FLOWS.name))
             .map_err(|error| io_error(&error))?
@@ -154,7 +157,13 @@ impl DatapathReader {
             .collect())
     }
 
-    fn prefixes(&self) -> io::Result<BTreeMap<PrefixKey, u32>> {
+    fn policy_rules(&self) -> io::Result<BTreeSet<(u32, PolicyRule)>> {
+        let rules = self.trie(&maps::POLICY_RULES)?.into_keys();
+        Ok(rules.map(|(rule, length)| (length, rule)).collect())
+    }
+
+    /// Returns the entries of a trie of addresses.
+    fn prefixes(&self, def: &MapDef<Address, u32>) -> io::Result<BTreeMap<PrefixKey, u32>> {
         let prefix = |((address, prefix_len), class)| {
             let key = PrefixKey {
                 prefix_len,
@@ -162,11 +171,7 @@ impl DatapathReader {
             };
             (key, class)
         };
-        Ok(self
-            .trie(&maps::PREFIXES)?
-            .into_iter()
-            .map(prefix)
-            .collect())
+        Ok(self.trie(def)?.into_iter().map(prefix).collect())
     }
 
     /// Returns the buckets of these limits.

@@ -23,6 +23,7 @@ mod hostports;
 mod limits;
 mod networks;
 pub(crate) mod pods;
+mod policies;
 mod prefixes;
 mod settings;
 mod shaped_subnets;
@@ -83,6 +84,9 @@ planned! {
     Local in locals: HashTable<Locals>;
     Prefix in prefixes: prefixes::Prefixes;
     TunnelPeer in tunnel_peers: HashTable<tunnel_peers::TunnelPeers>;
+    RuleSets in rule_sets: HashTable<policies::RuleSetRows>;
+    Identity in identities: policies::Identities;
+    PolicyRule in policy_rules: policies::PolicyRules;
     Settings in settings: settings::Settings;
 }
 

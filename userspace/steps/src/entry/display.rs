@@ -1,12 +1,110 @@
-//! Parts of the text of entries.
+//! Keys and entries as text.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use model::{Families, IngressPolicy, NetworkAccess, ShapedSubnets};
 
-use super::Entry;
+use super::{Entry, EntryKey};
 
-pub(super) fn write_prefix(
+impl fmt::Display for EntryKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(slot) => write!(f, "pod {slot}"),
+            Self::Limit(slot) => write!(f, "limits of pod {slot}"),
+            Self::Interface(link) => write!(f, "interface {link}"),
+            Self::Endpoint(address) => write!(f, "endpoint {address}"),
+            Self::Hostport {
+                address,
+                ipv4,
+                port,
+                protocol,
+            } => {
+                let any = if *ipv4 {
+                    IpAddr::from([0; 4])
+                } else {
+                    IpAddr::from([0; 16])
+                };
+                let socket = SocketAddr::new(address.unwrap_or(any), *port);
+                write!(f, "hostport {socket}/{protocol}")
+            }
+            Self::Network(bridge) => write!(f, "network of {bridge}"),
+            Self::Egress(bridge) => write!(f, "egress of {bridge}"),
+            Self::TrustedLink { bridge, link } => write!(f, "trusted link {link} of {bridge}"),
+            Self::Uplink(link) => write!(f, "uplink {link}"),
+            Self::Local(address) => write!(f, "local address {address}"),
+            Self::Prefix(cidr) => write!(f, "prefix {cidr}"),
+            Self::TunnelPeer(address) => write!(f, "tunnel peer {address}"),
+            Self::RuleSets(slot) => write!(f, "rule sets of pod {slot}"),
+            Self::Identity(prefix) => write!(f, "identity of {prefix}"),
+            Self::PolicyRule(key) => write!(f, "{key}"),
+            Self::Settings => f.write_str("settings"),
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod { .. } => self.write_pod(f),
+            Self::FreePod { generation } => write!(f, "free, last generation {generation}"),
+            Self::Limit { .. } => self.write_limit(f),
+            Self::Interface { slot, limited } => write!(f, "pod {slot}{}", limits(*limited)),
+            Self::Endpoint {
+                slot,
+                generation,
+                link,
+                mac,
+                masquerade,
+                published,
+                limited,
+            } => {
+                let limited = limits(*limited);
+                let mode = masquerading(*masquerade);
+                let published = if *published { ", published" } else { "" };
+                write!(
+                    f,
+                    "pod {slot} generation {generation}, {mac} behind {link}, {mode}{published}{limited}"
+                )
+            }
+            Self::Hostport {
+                address,
+                port,
+                slot,
+                generation,
+            } => {
+                let socket = SocketAddr::new(*address, *port);
+                write!(f, "{socket} of pod {slot} generation {generation}")
+            }
+            Self::Network { .. } => self.write_network(f),
+            Self::Egress { v4, v6 } => write_from(f, [v4, v6].into_iter().flatten()),
+            Self::Uplink { .. } => self.write_uplink(f),
+            Self::Local => f.write_str("local"),
+            Self::Prefix {
+                no_masquerade,
+                pods,
+                shared,
+                complete,
+                peer,
+            } => write_prefix(f, [*no_masquerade, *pods, *shared, *complete, *peer]),
+            Self::TrustedLink => f.write_str("trusted link"),
+            Self::TunnelPeer => f.write_str("tunnel peer"),
+            Self::RuleSets {
+                generation,
+                ingress,
+                egress,
+            } => write!(
+                f,
+                "generation {generation}, ingress {ingress:08x}, egress {egress:08x}"
+            ),
+            Self::Identity(identity) => write!(f, "{identity:08x}"),
+            Self::PolicyRule => f.write_str("allowed"),
+            Self::Settings(settings) => write_settings(f, settings),
+        }
+    }
+}
+
+fn write_prefix(
     f: &mut fmt::Formatter<'_>,
     [no_masquerade, pods, shared, complete, peer]: [bool; 5],
 ) -> fmt::Result {
@@ -21,7 +119,7 @@ pub(super) fn write_prefix(
     f.write_str(if peer { ", of a peer" } else { "" })
 }
 
-pub(super) fn write_settings(f: &mut fmt::Formatter<'_>, settings: &abi::Settings) -> fmt::Result {
+fn write_settings(f: &mut fmt::Formatter<'_>, settings: &abi::Settings) -> fmt::Result {
     write!(
         f,
         "masquerade ports {}-{}, at most {} flows per pod, TCP idle timeout {} s",
@@ -39,7 +137,7 @@ pub(super) fn write_settings(f: &mut fmt::Formatter<'_>, settings: &abi::Setting
 }
 
 impl Entry {
-    pub(super) fn write_network(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_network(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Network {
             v4,
             v6,
@@ -55,7 +153,7 @@ impl Entry {
         f.write_str(duplicates.map_or("", |_| ", promiscuous"))
     }
 
-    pub(super) fn write_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Limit {
             ingress,
             egress,
@@ -81,7 +179,7 @@ impl Entry {
         write!(f, "generation {generation}")
     }
 
-    pub(super) fn write_uplink(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_uplink(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Uplink {
             ethernet,
             mtu,
@@ -102,7 +200,7 @@ impl Entry {
         f.write_str(if *open { "" } else { ", closed" })
     }
 
-    pub(super) fn write_pod(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_pod(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Pod {
             v4,
             v6,
@@ -152,7 +250,7 @@ impl Entry {
     }
 }
 
-pub(super) fn write_from<T: fmt::Display>(
+fn write_from<T: fmt::Display>(
     f: &mut fmt::Formatter<'_>,
     addresses: impl IntoIterator<Item = T>,
 ) -> fmt::Result {
@@ -161,11 +259,11 @@ pub(super) fn write_from<T: fmt::Display>(
     addresses.try_for_each(|address| write!(f, " {address}"))
 }
 
-pub(super) fn limits(on: bool) -> &'static str {
+fn limits(on: bool) -> &'static str {
     if on { ", limited" } else { "" }
 }
 
-pub(super) fn masquerading(families: Families) -> &'static str {
+fn masquerading(families: Families) -> &'static str {
     match (families.v4, families.v6) {
         (true, true) => "masqueraded",
         (true, false) => "IPv4 masqueraded",

@@ -111,4 +111,6 @@ impl SettingsFlags {
     /// The same for UDP flows without a reply ([`crate::Offloaded::UNREPLIED`]): no rule must see
     /// every packet of a new connection.
     pub const OFFLOAD_UNREPLIED: u32 = 1 << 8;
+    /// Network policies apply to pods of this node ([`crate::maps::RULE_SETS`]).
+    pub const POLICIES: u32 = 1 << 9;
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use abi::{Address, Mac};
 use explain::{LinkFacts, Lookups, Snapshot};
 use kernel::{DatapathReader, NodeLookups, ObserveError};
-use model::Record;
+use model::{NetworkPolicies, Record};
 use steps::{
     DatapathTables, FilterTable, ForwardTables, FoundRoute, FoundSocket, Link, RouteDecision,
     RoutedPacket, TableState,
@@ -52,7 +52,12 @@ impl ObservedNode {
     }
 
     /// Returns what the explanation is made of, with these names of pods by slot.
-    pub(crate) fn snapshot(self, records: &[Record], names: Names) -> Snapshot {
+    pub(crate) fn snapshot(
+        self,
+        records: &[Record],
+        names: Names,
+        policies: &NetworkPolicies,
+    ) -> Snapshot {
         let links = self.links.into_iter().map(|(name, link)| {
             let facts = LinkFacts {
                 name,
@@ -65,12 +70,26 @@ impl ObservedNode {
             tables: self.tables,
             links: links.collect(),
             pods: names,
+            policies: policies_of(records, policies),
             subnets: subnets(records),
             filters: self.filters,
             translations: self.translations,
             lookups: self.lookups,
         }
     }
+}
+
+/// Returns the names of the network policies that select each pod, by slot.
+fn policies_of(records: &[Record], policies: &NetworkPolicies) -> BTreeMap<u32, Vec<String>> {
+    let of = |record: &Record| {
+        let selecting = policies.policies.iter();
+        let names: Vec<String> = selecting
+            .filter(|policy| planner::is_selected_by(&record.attachment, policy))
+            .map(|policy| policy.name.clone())
+            .collect();
+        (!names.is_empty()).then_some((record.attachment.slot, names))
+    };
+    records.iter().filter_map(of).collect()
 }
 
 /// Returns the addresses of each pod with the prefix lengths of their subnets, by slot.

@@ -94,9 +94,7 @@ fn hostport_key(key: &EntryKey) -> Option<HostportKey> {
 
 /// Converts a hostport's key. `None` for a protocol other than TCP, UDP and SCTP.
 fn entry_key(key: HostportKey) -> Option<EntryKey> {
-    let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
-        .into_iter()
-        .find(|protocol| protocol.number() == key.protocol)?;
+    let protocol = Protocol::from_number(key.protocol)?;
     let address: Option<IpAddr> = encoding::ip_or_none(key.address);
     Some(EntryKey::Hostport {
         address,

@@ -129,6 +129,7 @@ fn nodes() -> impl Strategy<Value = Node> {
             shaper: planner::ShaperMode::Auto,
             xdp_prefilter: planner::XdpPrefilterMode::Off,
             peers: planner::PeerIntent::default(),
+            policies: std::sync::Arc::default(),
         };
         Node::new(fake, intent)
     })

@@ -1,0 +1,345 @@
+//! Network policies: which connections pods may open, and which they accept.
+//!
+//! Each end of a packet is checked for itself, where its pod's interface sees the packet: the
+//! sender's rule set for connections that it opens, and the receiver's for those that it accepts.
+//! An end has passed if
+//!
+//! * the packet answers one that the end has let pass ([`abi::maps::POLICY_FLOWS`]); or
+//! * a rule allows the connection: addresses are those of the pods, behind every translation of the
+//!   destination and before every translation of the source.
+//!
+//! Netfilter may translate what a pod sends to an address that no pod has, so such a packet is
+//! checked behind it: when it leaves by an uplink, or at the receiver's interface. Packets of the
+//! node itself are always accepted, and errors of ICMP and neighbour discovery pass.
+
+use abi::{
+    Address, DropReason, PolicyFlowKey, PolicyRule, RuleSets, SettingsFlags, Tuple, UplinkFlags,
+    protocol,
+};
+
+use crate::address::{is_link_local, is_multicast};
+use crate::bypass::is_translated_by_netfilter;
+use crate::flow;
+use crate::fragment;
+use crate::fragment_store::FragmentStore;
+use crate::node::Node;
+use crate::outcome::Decision;
+use crate::packet::Packet;
+use crate::policy::is_discovery;
+use crate::work::{Content, Headers, Transport, Work};
+
+/// Seconds after which a recorded answer is recorded again.
+const REFRESH: u32 = 8;
+
+/// Scratch memory of the checks.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PolicyWork {
+    /// The packet with each end by its own address and port.
+    pub ends: Tuple,
+    /// The answers that are looked up or recorded.
+    pub key: PolicyFlowKey,
+    /// The rule that is looked up.
+    pub rule: PolicyRule,
+}
+
+/// An end of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The pod that has sent the packet.
+    Sender,
+    /// The pod that receives it.
+    Receiver,
+}
+
+/// Returns whether network policies apply to pods of the node.
+#[inline(always)]
+pub fn has_policies<E: Node>(node: &E) -> bool {
+    node.settings()
+        .is_some_and(|settings| settings.flags & SettingsFlags::POLICIES != 0)
+}
+
+/// Checks a packet that a pod sends: its own end, unless that is checked behind netfilter, and that
+/// of the pod that it is redirected to. `is_translated`: [`Work::translated`] is the tuple that it
+/// will have; `is_passed`: it goes to bridge and stack.
+#[inline(always)]
+pub fn allow_sent<E: Packet + Node>(
+    env: &mut E,
+    work: &mut Work,
+    is_translated: bool,
+    is_passed: bool,
+) -> Decision<()> {
+    if is_exempt(&work.headers) {
+        return Ok(());
+    }
+    let is_translated = is_translated || is_translated_by_netfilter(work);
+    let ends = &mut work.policy.ends;
+    *ends = work.headers.tuple;
+    if is_translated {
+        ends.destination = work.translated.destination;
+        ends.destination_port = work.translated.destination_port;
+    }
+    if let Some(sets) = rule_sets(env, work.pod) {
+        work.policy.key.pod = work.pod;
+        work.policy.key.answer = work.headers.tuple;
+        let is_later = is_passed && sets.egress != 0 && is_checked_later(env, work);
+        pass(env, work, sets, End::Sender, !is_later)?;
+        if is_translated && sets.ingress != 0 {
+            work.policy.key.answer = work.policy.ends.reverse();
+            record(env, &work.policy.key);
+        }
+    }
+    if is_passed {
+        return Ok(());
+    }
+    let receiver = match env.endpoint(&work.policy.ends.destination) {
+        Some(endpoint) => endpoint.pod,
+        None => return Ok(()),
+    };
+    let delivered = if is_translated {
+        work.translated
+    } else {
+        work.headers.tuple
+    };
+    accept(env, work, receiver, &delivered)
+}
+
+/// Returns whether the sender's end of a packet for the stack is checked when it has passed
+/// netfilter: it leaves by an uplink with our programs, or is for a pod. Not if it has an address
+/// that is not the sender's.
+#[inline(always)]
+fn is_checked_later<E: Node>(env: &mut E, work: &mut Work) -> bool {
+    let is_own = match env.endpoint(&work.headers.tuple.source) {
+        Some(endpoint) => endpoint.pod == work.pod,
+        None => false,
+    };
+    if !is_own || env.is_local(&work.headers.tuple.destination) {
+        return false;
+    }
+    if env.endpoint(&work.headers.tuple.destination).is_some() {
+        return true;
+    }
+    // A cache entry would hide a route that changes.
+    work.recorder.mark_uncacheable();
+    let bridge = env.pod(work.pod).map_or(0, |pod| pod.network);
+    let link = env.egress_route(bridge, &work.headers.tuple, &mut work.hop, &mut 0);
+    env.uplink(link)
+        .is_some_and(|uplink| uplink.flags & UplinkFlags::OPEN != 0)
+}
+
+/// Checks the sender's end of a packet that leaves by an uplink, before it is translated.
+#[inline(always)]
+pub fn allow_left<E: Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+    if is_exempt(&work.headers) {
+        return Ok(());
+    }
+    work.policy.ends = work.headers.tuple;
+    send(env, work)
+}
+
+/// Checks the receiver's end of a packet from outside that is redirected to a pod.
+/// [`Work::translated`] is the tuple that it will have.
+#[inline(always)]
+pub fn allow_redirected<E: Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+    if is_exempt(&work.headers) {
+        return Ok(());
+    }
+    let ends = &mut work.policy.ends;
+    *ends = work.translated;
+    ends.source = work.headers.tuple.source;
+    ends.source_port = work.headers.tuple.source_port;
+    let (receiver, delivered) = (work.endpoint.pod, work.translated);
+    accept(env, work, receiver, &delivered)
+}
+
+/// Checks both ends of a packet that a pod receives from bridge or stack. `content` is the outcome
+/// of parsing it.
+#[inline(always)]
+pub fn allow_received<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    content: Decision<Content>,
+) -> Decision<()> {
+    match content {
+        Ok(Content::Foreign | Content::Arp) => return Ok(()),
+        Ok(_) if is_exempt(&work.headers) => return Ok(()),
+        Ok(_) => {}
+        Err(_) => {
+            return if rule_sets(env, work.pod).is_some() {
+                Err(DropReason::NetworkPolicy)
+            } else {
+                Ok(())
+            };
+        }
+    }
+    let Work {
+        fragment, headers, ..
+    } = work;
+    // Without the first fragment, which is checked, no stack accepts the others.
+    if !fragment::find_ports(env, fragment, headers) {
+        return Ok(());
+    }
+    work.policy.ends = work.headers.tuple;
+    let (receiver, delivered) = (work.pod, work.headers.tuple);
+    if env.ingress_interface() == 0 {
+        return accept_from_node(env, work, receiver, &delivered);
+    }
+    send(env, work)?;
+    accept(env, work, receiver, &delivered)
+}
+
+/// Checks the sender's end of a packet behind netfilter, if a pod of the node has sent it.
+#[inline(always)]
+fn send<E: Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+    let source = work.headers.tuple.source;
+    let (sender, generation) = match env.endpoint(&source) {
+        Some(endpoint) => (endpoint.pod, endpoint.generation),
+        None => return Ok(()),
+    };
+    if !flow::is_current(env, sender, generation) || env.is_local(&source) {
+        return Ok(());
+    }
+    let Some(sets) = rule_sets(env, sender) else {
+        return Ok(());
+    };
+    work.policy.key.pod = sender;
+    work.policy.key.answer = work.headers.tuple;
+    pass(env, work, sets, End::Sender, true)
+}
+
+/// Checks the receiver's end of a packet that a pod will get with the tuple `delivered`.
+#[inline(always)]
+fn accept<E: Node>(env: &mut E, work: &mut Work, receiver: u32, delivered: &Tuple) -> Decision<()> {
+    let Some(sets) = rule_sets(env, receiver) else {
+        return Ok(());
+    };
+    work.policy.key.pod = receiver;
+    work.policy.key.answer = *delivered;
+    pass(env, work, sets, End::Receiver, true)
+}
+
+/// As [`accept`], for a packet of the node itself, which every pod accepts.
+#[inline(always)]
+fn accept_from_node<E: Node>(
+    env: &mut E,
+    work: &mut Work,
+    receiver: u32,
+    delivered: &Tuple,
+) -> Decision<()> {
+    let Some(sets) = rule_sets(env, receiver) else {
+        return Ok(());
+    };
+    work.policy.key.pod = receiver;
+    work.policy.key.answer = *delivered;
+    pass(env, work, sets, End::Receiver, false)
+}
+
+/// Checks an end with these rule sets. [`PolicyWork::key`] has its pod, and the packet's tuple as
+/// the pod's interface sees it. Records the answers of a packet that passes where the pod's other
+/// rule set would refuse them.
+#[inline(always)]
+fn pass<E: Node>(
+    env: &mut E,
+    work: &mut Work,
+    sets: RuleSets,
+    end: End,
+    is_enforced: bool,
+) -> Decision<()> {
+    if !flow::opens_tcp(work) && is_answer(env, work) {
+        return Ok(());
+    }
+    let (rules, of_answers) = match end {
+        End::Sender => (sets.egress, sets.ingress),
+        End::Receiver => (sets.ingress, sets.egress),
+    };
+    if is_enforced && rules != 0 && !is_allowed(env, work, rules, end) {
+        return Err(DropReason::NetworkPolicy);
+    }
+    if of_answers != 0 {
+        work.policy.key.answer = work.policy.key.answer.reverse();
+        record(env, &work.policy.key);
+    }
+    Ok(())
+}
+
+/// Returns whether the packet answers one that the end has let pass.
+#[inline(always)]
+fn is_answer<E: Node>(env: &E, work: &Work) -> bool {
+    let (Some(recorded), Some(settings)) = (env.policy_flow(&work.policy.key), env.settings())
+    else {
+        return false;
+    };
+    let timeout = if work.headers.tuple.protocol == protocol::TCP {
+        settings.timeouts.tcp_established
+    } else {
+        settings.timeouts.udp_stream
+    };
+    env.now().wrapping_sub(recorded) < timeout
+}
+
+/// Records answers, unless that was done a moment ago.
+#[inline(always)]
+fn record<E: Node>(env: &mut E, key: &PolicyFlowKey) {
+    let now = env.now();
+    let is_recent = env
+        .policy_flow(key)
+        .is_some_and(|recorded| now.wrapping_sub(recorded) < REFRESH);
+    if !is_recent {
+        env.record_policy_flow(key, now);
+    }
+}
+
+/// Returns whether a rule set allows the connection of [`PolicyWork::ends`].
+#[inline(always)]
+fn is_allowed<E: Node>(env: &E, work: &mut Work, rules: u32, end: End) -> bool {
+    let PolicyWork { ends, rule, .. } = &mut work.policy;
+    let peer: &Address = match end {
+        End::Sender => &ends.destination,
+        End::Receiver => &ends.source,
+    };
+    *rule = PolicyRule {
+        rules,
+        identity: env.identity(peer),
+        protocol: ends.protocol,
+        reserved: 0,
+        port: ends.destination_port,
+    };
+    if env.policy_rule(rule) {
+        return true;
+    }
+    rule.identity = 0;
+    env.policy_rule(rule)
+}
+
+/// Returns the rule sets of a pod, if it has any.
+#[inline(always)]
+fn rule_sets<E: Node>(env: &E, slot: u32) -> Option<RuleSets> {
+    let sets = env.rule_sets(slot)?;
+    flow::is_current(env, slot, sets.generation).then_some(*sets)
+}
+
+/// Returns whether no policy applies to the packet: errors of ICMP, without which paths of another
+/// MTU do not work, and what keeps neighbours and multicast groups.
+#[inline(always)]
+fn is_exempt(headers: &Headers) -> bool {
+    let to = &headers.tuple.destination;
+    if headers.version == 0 {
+        return true;
+    }
+    match headers.transport {
+        Transport::IcmpError => true,
+        Transport::IcmpOther => {
+            is_discovery(headers) || (!to.is_v4() && (is_multicast(to) || is_link_local(to)))
+        }
+        Transport::None
+        | Transport::Tcp
+        | Transport::Udp
+        | Transport::Sctp
+        | Transport::EchoRequest
+        | Transport::EchoReply
+        | Transport::Portless => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
