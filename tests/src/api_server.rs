@@ -1,5 +1,5 @@
-//! A Kubernetes API server for tests: lists, watches and patches Nodes and Pods, and fails in the
-//! ways that a real one does not on demand.
+//! A Kubernetes API server for tests: lists and watches Nodes, Pods, Namespaces and network
+//! policies, patches Nodes, and fails in the ways that a real one does not on demand.
 //!
 //! Requests and their answers are those that kube's client and kubectl exchange with a real server:
 //! pages of lists, `resourceVersion`, streamed lists with their final bookmark, status objects.
@@ -37,6 +37,8 @@ pub struct Faults {
     pub half_events: u32,
     /// Refuses patches, as without the right.
     pub forbids_patches: bool,
+    /// Refuses to list and watch this resource, as without the right.
+    pub forbids: Option<&'static str>,
     /// The only bearer token that is accepted.
     pub token: Option<String>,
     /// Knows no streamed lists, as Kubernetes 1.33 without the feature gate.
@@ -107,6 +109,26 @@ impl ApiServer {
     /// Creates or replaces a Pod.
     pub fn put_pod(&self, pod: Value) {
         self.world.put(Kind::Pods, pod);
+    }
+
+    /// Deletes a Pod, `namespace/name`.
+    pub fn delete_pod(&self, pod: &str) {
+        self.world.delete(Kind::Pods, pod);
+    }
+
+    /// Creates or replaces a Namespace.
+    pub fn put_namespace(&self, namespace: Value) {
+        self.world.put(Kind::Namespaces, namespace);
+    }
+
+    /// Creates or replaces a network policy.
+    pub fn put_policy(&self, policy: Value) {
+        self.world.put(Kind::NetworkPolicies, policy);
+    }
+
+    /// Deletes a network policy, `namespace/name`.
+    pub fn delete_policy(&self, policy: &str) {
+        self.world.delete(Kind::NetworkPolicies, policy);
     }
 
     /// Forgets all changes so far: a watch from one of their versions has expired.

@@ -25,10 +25,14 @@ pub const FIRST_TOKEN: &str = "first";
 pub const CONFLIST: &str = "/run/net.d/05-viaduct.conflist";
 
 /// The rights at the API server that `viaduct-kube` uses.
-pub const RIGHTS: [&str; 5] = [
+pub const RIGHTS: [&str; 9] = [
+    "list namespaces",
+    "list networkpolicies",
     "list nodes",
     "list pods",
     "patch nodes/status",
+    "watch namespaces",
+    "watch networkpolicies",
     "watch nodes",
     "watch pods",
 ];

@@ -41,8 +41,13 @@ pub(super) fn answer(
     }
     match (request.method.as_str(), request.path.as_str()) {
         ("GET", "/version") => connection.answer(200, None, &version(&faults)),
-        ("GET", "/api/v1/nodes") => objects(connection, request, world, Kind::Nodes),
-        ("GET", "/api/v1/pods") => objects(connection, request, world, Kind::Pods),
+        ("GET", path) => match Kind::ALL.into_iter().find(|kind| kind.path() == path) {
+            Some(kind) if faults.forbids == Some(kind.names().0) => {
+                refuse(connection, 403, "without the right", None)
+            }
+            Some(kind) => objects(connection, request, world, kind),
+            None => refuse(connection, 404, "not found", None),
+        },
         ("PATCH", path) => patch(connection, request, world, path),
         _ => refuse(connection, 404, "not found", None),
     }
@@ -50,7 +55,10 @@ pub(super) fn answer(
 
 /// Returns verb and resource, as rules of RBAC have them.
 fn name(request: &Request) -> String {
-    let path = request.path.trim_start_matches("/api/v1/");
+    let path = request
+        .path
+        .trim_start_matches("/api/v1/")
+        .trim_start_matches("/apis/networking.k8s.io/v1/");
     let is_status = path.ends_with("/status");
     let resource = path.split('/').next().unwrap_or_default();
     let verb = match request.method.as_str() {
@@ -148,9 +156,10 @@ fn list(
     } else {
         String::new()
     };
-    let (_, list) = kind.names();
+    let (_, name) = kind.names();
+    let group = kind.api_version();
     let mut body = format!(
-        r#"{{"kind":"{list}","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","continue":"{rest}"}},"items":["#
+        r#"{{"kind":"{name}List","apiVersion":"{group}","metadata":{{"resourceVersion":"{version}","continue":"{rest}"}},"items":["#
     );
     for (index, (_, object)) in page.iter().enumerate() {
         let comma = if index > 0 { "," } else { "" };
@@ -257,15 +266,12 @@ fn event(
 }
 
 fn bookmark(kind: Kind, version: u64, is_end: bool) -> String {
-    let kind = match kind {
-        Kind::Nodes => "Node",
-        Kind::Pods => "Pod",
-    };
+    let (_, name) = kind.names();
     let mut metadata = json!({ "resourceVersion": version.to_string() });
     if is_end {
         metadata["annotations"] = json!({ INITIAL_END: "true" });
     }
-    let object = json!({ "kind": kind, "apiVersion": "v1", "metadata": metadata });
+    let object = json!({ "kind": name, "apiVersion": kind.api_version(), "metadata": metadata });
     json!({ "type": "BOOKMARK", "object": object }).to_string()
 }
 

@@ -14,15 +14,43 @@ use super::Faults;
 pub(super) enum Kind {
     Nodes,
     Pods,
+    Namespaces,
+    NetworkPolicies,
 }
 
 impl Kind {
-    /// Returns the plural and the kind of lists.
+    /// All kinds.
+    pub(super) const ALL: [Self; 4] = [
+        Self::Nodes,
+        Self::Pods,
+        Self::Namespaces,
+        Self::NetworkPolicies,
+    ];
+
+    /// Returns the plural and the kind of an object.
     pub(super) fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Nodes => ("nodes", "NodeList"),
-            Self::Pods => ("pods", "PodList"),
+            Self::Nodes => ("nodes", "Node"),
+            Self::Pods => ("pods", "Pod"),
+            Self::Namespaces => ("namespaces", "Namespace"),
+            Self::NetworkPolicies => ("networkpolicies", "NetworkPolicy"),
         }
+    }
+
+    /// Returns the version of the API.
+    pub(super) fn api_version(self) -> &'static str {
+        match self {
+            Self::Nodes | Self::Pods | Self::Namespaces => "v1",
+            Self::NetworkPolicies => "networking.k8s.io/v1",
+        }
+    }
+
+    /// Returns the path of all objects.
+    pub(super) fn path(self) -> String {
+        let (plural, _) = self.names();
+        let version = self.api_version();
+        let root = if version == "v1" { "/api" } else { "/apis" };
+        format!("{root}/{version}/{plural}")
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use api::{
-    AttachmentView, BandwidthSetting, Client, ClientError, Event, PeerSourceSetting, PodCidrs, path,
+    AttachmentView, BandwidthSetting, Client, ClientError, Event, PeerSourceSetting, PodCidrs,
+    PoliciesSetting, path,
 };
 use model::{Cidr, Peers};
 use serde::{Deserialize, Serialize};
@@ -95,6 +96,11 @@ impl Agent {
         source: PeerSourceSetting,
     ) -> Result<(), ClientError> {
         self.put(path::PEER_SOURCE.to_owned(), source).await
+    }
+
+    /// Replaces all network policies.
+    pub(crate) async fn put_policies(&self, policies: PoliciesSetting) -> Result<(), ClientError> {
+        self.put(path::POLICIES.to_owned(), policies).await
     }
 
     /// Returns the peers with their present states.

@@ -1,6 +1,7 @@
 //! `viaduct-kube`: gives the agent of a node what Kubernetes knows about the cluster.
 //!
-//! Watches Nodes, and sends the agent this node's pod CIDRs and all other nodes as peers. The agent
+//! Watches Nodes, and sends the agent this node's pod CIDRs and all other nodes as peers; and
+//! the network policies of this node's pods. The agent
 //! opens no network connection, and keeps the last state while this program or the API server is
 //! away. No leader is elected: each instance reads the same list and changes its own node only.
 
@@ -14,6 +15,7 @@ mod connection;
 mod listener;
 mod log;
 mod metrics;
+mod network_policies;
 mod node_condition;
 mod node_store;
 mod objects;
@@ -185,6 +187,7 @@ impl Program {
             self.clear_condition(node_changes, synced),
             stale_nodes::report(self.agent.clone(), api_server),
             self.follow_pods(),
+            self.follow_network_policies(),
         );
     }
 
@@ -201,14 +204,14 @@ impl Program {
         changed: watch::Receiver<u64>,
         synced: watch::Receiver<Option<u64>>,
     ) {
-        if self.options.node_condition {
+        if self.options.switches.node_condition {
             let (credentials, own, agent) = (&self.credentials, &self.own, &self.agent);
             node_condition::clear(credentials, own, agent, &self.nodes, changed, synced).await;
         }
     }
 
     async fn follow_pods(&self) {
-        if !self.options.pod_bandwidth {
+        if !self.options.switches.pod_bandwidth {
             return;
         }
         let (sender, changes) = watch::channel(0);
@@ -221,6 +224,14 @@ impl Program {
         let mut agent = self.agent.clone();
         let apply = bandwidth::apply(&self.pods, &mut agent, changes, &self.metrics);
         tokio::join!(pods, apply);
+    }
+
+    async fn follow_network_policies(&self) {
+        if self.options.switches.network_policies {
+            let source = |what, fields| self.source(what, fields);
+            let (agent, metrics) = (self.agent.clone(), &self.metrics);
+            network_policies::follow(self.own.as_str(), source, agent, metrics).await;
+        }
     }
 
     /// The agent keeps what it has. The next instance of this program sends what has changed.

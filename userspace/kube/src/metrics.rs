@@ -19,6 +19,7 @@ pub(crate) enum Sent {
     PodCidrs,
     Peers,
     Limits,
+    Policies,
 }
 
 impl EncodeLabelValue for Sent {
@@ -30,6 +31,7 @@ impl EncodeLabelValue for Sent {
             Self::PodCidrs => "pod-cidrs",
             Self::Peers => "peers",
             Self::Limits => "limits",
+            Self::Policies => "policies",
         };
         EncodeLabelValue::encode(&word, encoder)
     }
@@ -83,6 +85,8 @@ struct Values {
     agent_reachable: Gauge,
     synced: Gauge,
     conflist: Gauge,
+    policies: Family<Kind, Gauge>,
+    policies_synced: Family<Resource, Gauge>,
     requests: Family<Request, Counter>,
     resident: Gauge,
 }
@@ -152,6 +156,25 @@ impl Metrics {
         self.values.api_failures.get_or_create(&failure).inc();
     }
 
+    /// Removes the state of a watch that has ended, since its objects are not needed any more.
+    pub(crate) fn not_watched(&self, resource: &'static str) {
+        self.values.api_reachable.remove(&Resource { resource });
+    }
+
+    pub(crate) fn policies(&self, valid: usize, invalid: usize) {
+        for (kind, count) in [("valid", valid), ("invalid", invalid)] {
+            set(&self.values.policies.get_or_create(&Kind { kind }), count);
+        }
+    }
+
+    pub(crate) fn policies_synced(&self, is_synced: bool) {
+        let resource = "networkpolicies";
+        let synced = &self.values.policies_synced;
+        synced
+            .get_or_create(&Resource { resource })
+            .set(is_synced.into());
+    }
+
     pub(crate) fn agent_reachable(&self, is_reachable: bool) {
         self.values.agent_reachable.set(is_reachable.into());
     }
@@ -195,6 +218,16 @@ impl Values {
             "synced",
             "Whether the agent has the last pod CIDRs and peers that it was sent",
             self.synced.clone(),
+        );
+        registry.register(
+            "network_policies",
+            "NetworkPolicies of the last complete list and the events after it",
+            self.policies.clone(),
+        );
+        registry.register(
+            "network_policies_synced",
+            "Whether the agent has the last network policies that it was sent",
+            self.policies_synced.clone(),
         );
         registry.register(
             "agent_requests",

@@ -1,14 +1,46 @@
 //! Nodes and Pods as the API has them: only the fields that are read, so that the images and
 //! volumes of a Node are skipped while it is parsed.
 
-use std::borrow::Cow;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::core::{ClusterResourceScope, NamespaceResourceScope};
 use serde::Deserialize;
 
 use crate::cluster::{NodeFacts, NodeTexts};
+
+/// Implements `Resource` for a type that has the field `metadata`: scope, kind, API group of
+/// version v1, and plural.
+macro_rules! resource {
+    ($name:ident, $scope:ident, $kind:literal, $group:literal, $plural:literal) => {
+        impl kube::Resource for $name {
+            type DynamicType = ();
+            type Scope = kube::core::$scope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                $kind.into()
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                $group.into()
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                "v1".into()
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                $plural.into()
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+pub(crate) use resource;
 
 /// Type of the condition that cloud providers set until a route to the node exists.
 pub(crate) const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
@@ -78,34 +110,7 @@ impl Node {
     }
 }
 
-impl Resource for Node {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Node".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "nodes".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+resource!(Node, ClusterResourceScope, "Node", "", "nodes");
 
 /// A Pod: its metadata.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -122,34 +127,7 @@ impl Pod {
     }
 }
 
-impl Resource for Pod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+resource!(Pod, NamespaceResourceScope, "Pod", "", "pods");
 
 #[cfg(test)]
 mod tests {

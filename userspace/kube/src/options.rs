@@ -100,6 +100,26 @@ pub(crate) struct RunOptions {
     )]
     pub(crate) remove_conflist_on_exit: bool,
 
+    #[command(flatten)]
+    pub(crate) switches: Switches,
+
+    /// Address and port of /metrics, /healthz and /readyz [default: none]
+    #[arg(long, value_name = "ADDRESS", env = "VIADUCT_KUBE_METRICS_LISTEN")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+
+    /// Log level: error, warn, info, debug or trace, or a comma-separated list of target=level
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        env = "VIADUCT_KUBE_LOG_LEVEL",
+        default_value = "info"
+    )]
+    pub(crate) log_level: String,
+}
+
+/// What the daemon does besides pod CIDRs, peers and configuration list.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Switches {
     /// Set the condition `NetworkUnavailable` of this Node to False, if the Node has that condition
     #[arg(
         long,
@@ -120,18 +140,15 @@ pub(crate) struct RunOptions {
     )]
     pub(crate) pod_bandwidth: bool,
 
-    /// Address and port of /metrics, /healthz and /readyz [default: none]
-    #[arg(long, value_name = "ADDRESS", env = "VIADUCT_KUBE_METRICS_LISTEN")]
-    pub(crate) metrics_listen: Option<SocketAddr>,
-
-    /// Log level: error, warn, info, debug or trace, or a comma-separated list of target=level
+    /// Send the agent the network policies of this node's pods
     #[arg(
         long,
-        value_name = "LEVEL",
-        env = "VIADUCT_KUBE_LOG_LEVEL",
-        default_value = "info"
+        value_name = "BOOL",
+        env = "VIADUCT_KUBE_NETWORK_POLICIES",
+        action = ArgAction::Set,
+        default_value_t = true
     )]
-    pub(crate) log_level: String,
+    pub(crate) network_policies: bool,
 }
 
 fn parse_node_name(text: &str) -> Result<PeerName, String> {
@@ -192,12 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn the_switches_of_condition_and_bandwidth_are_on_by_default() {
+    fn the_switches_of_condition_bandwidth_and_policies_are_on_by_default() {
         let options = parse(&["--node-name", "n"]).unwrap().run;
-        assert!(options.node_condition && options.pod_bandwidth);
+        let switches = options.switches;
+        assert!(switches.node_condition && switches.pod_bandwidth && switches.network_policies);
         assert!(!options.remove_conflist_on_exit);
         let off = ["--node-condition", "false", "--remove-conflist-on-exit"];
         let options = parse(&off).unwrap().run;
-        assert!(!options.node_condition && options.remove_conflist_on_exit);
+        assert!(!options.switches.node_condition && options.remove_conflist_on_exit);
     }
 }

@@ -85,6 +85,11 @@ impl FakeAgent {
         }
     }
 
+    /// Replaces the agent by one of the next generation.
+    pub(crate) fn restart(&self) {
+        self.state.send_modify(|state| state.generation += 1);
+    }
+
     /// Returns the method and the path of all requests since the last call.
     pub(crate) fn requested(&self) -> Vec<String> {
         let requests = self.take().into_iter();
