@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 /// The drop reasons by the test file in which traffic provokes them: event and explanation name the
 /// same reason.
-pub const PROVOKED: [(&str, &[DropReason]); 5] = [
+pub const PROVOKED: [(&str, &[DropReason]); 6] = [
     (
         "drop_reasons",
         &[
@@ -59,6 +59,7 @@ pub const PROVOKED: [(&str, &[DropReason]); 5] = [
         &[DropReason::FlowTableFull, DropReason::FlowQuota],
     ),
     ("nat_load", &[DropReason::NoPort]),
+    ("network_policies", &[DropReason::NetworkPolicy]),
 ];
 
 /// Fails unless a test file has provoked the reasons that [`PROVOKED`] lists for it.
