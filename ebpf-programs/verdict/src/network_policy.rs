@@ -10,7 +10,8 @@
 //!
 //! Netfilter may translate what a pod sends to an address that no pod has, so such a packet is
 //! checked behind it: when it leaves by an uplink, or at the receiver's interface. Packets of the
-//! node itself are always accepted, and errors of ICMP and neighbour discovery pass.
+//! node itself are always accepted, a pod reaches itself, and errors of ICMP and neighbour
+//! discovery pass.
 
 use abi::{
     Address, DropReason, PolicyFlowKey, PolicyRule, RuleSets, SettingsFlags, Tuple, UplinkFlags,
@@ -79,6 +80,14 @@ pub fn allow_sent<E: Packet + Node>(
         ends.destination = work.translated.destination;
         ends.destination_port = work.translated.destination_port;
     }
+    let receiver = match env.endpoint(&work.policy.ends.destination) {
+        Some(endpoint) => endpoint.pod,
+        None => 0,
+    };
+    // A pod reaches itself.
+    if receiver == work.pod {
+        return Ok(());
+    }
     if let Some(sets) = rule_sets(env, work.pod) {
         work.policy.key.pod = work.pod;
         work.policy.key.answer = work.headers.tuple;
@@ -89,13 +98,9 @@ pub fn allow_sent<E: Packet + Node>(
             record(env, &work.policy.key);
         }
     }
-    if is_passed {
+    if is_passed || receiver == 0 {
         return Ok(());
     }
-    let receiver = match env.endpoint(&work.policy.ends.destination) {
-        Some(endpoint) => endpoint.pod,
-        None => return Ok(()),
-    };
     let delivered = if is_translated {
         work.translated
     } else {
@@ -134,7 +139,8 @@ pub fn allow_left<E: Node>(env: &mut E, work: &mut Work) -> Decision<()> {
         return Ok(());
     }
     work.policy.ends = work.headers.tuple;
-    send(env, work)
+    let sender = sender(env, &work.headers.tuple.source);
+    send(env, work, sender)
 }
 
 /// Checks the receiver's end of a packet from outside that is redirected to a pod.
@@ -184,21 +190,32 @@ pub fn allow_received<E: Packet + Node + FragmentStore>(
     if env.ingress_interface() == 0 {
         return accept_from_node(env, work, receiver, &delivered);
     }
-    send(env, work)?;
+    let sender = sender(env, &work.headers.tuple.source);
+    if sender == receiver {
+        return Ok(());
+    }
+    send(env, work, sender)?;
     accept(env, work, receiver, &delivered)
 }
 
-/// Checks the sender's end of a packet behind netfilter, if a pod of the node has sent it.
+/// Returns the pod of the node that has sent a packet with this source address; 0 where it is no
+/// pod's.
 #[inline(always)]
-fn send<E: Node>(env: &mut E, work: &mut Work) -> Decision<()> {
-    let source = work.headers.tuple.source;
-    let (sender, generation) = match env.endpoint(&source) {
+fn sender<E: Node>(env: &E, source: &Address) -> u32 {
+    let (sender, generation) = match env.endpoint(source) {
         Some(endpoint) => (endpoint.pod, endpoint.generation),
-        None => return Ok(()),
+        None => return 0,
     };
-    if !flow::is_current(env, sender, generation) || env.is_local(&source) {
-        return Ok(());
+    if flow::is_current(env, sender, generation) && !env.is_local(source) {
+        sender
+    } else {
+        0
     }
+}
+
+/// Checks the sender's end of a packet behind netfilter.
+#[inline(always)]
+fn send<E: Node>(env: &mut E, work: &mut Work, sender: u32) -> Decision<()> {
     let Some(sets) = rule_sets(env, sender) else {
         return Ok(());
     };

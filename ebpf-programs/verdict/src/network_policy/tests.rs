@@ -433,6 +433,21 @@ fn errors_and_neighbour_discovery_pass() {
 }
 
 #[test]
+fn a_pod_reaches_itself() {
+    for way in WAYS {
+        for family in FAMILIES {
+            let mut simulator = node_with(way, [(NOTHING, NOTHING), (0, 0)]);
+            let published = of_pod(family, node()[family], udp(CLIENT, HOSTPORT));
+            assert!(passes(send(&mut simulator, &published)), "{way:?}");
+            let own = pod()[family];
+            let hairpin = Frame::new(own, own, udp(CLIENT, POD_PORT));
+            let verdict = receive(&mut simulator, BRIDGE, INTERFACE, &hairpin);
+            assert_eq!(verdict, Verdict::Pass, "{way:?}");
+        }
+    }
+}
+
+#[test]
 fn rule_sets_of_an_earlier_pod_of_the_slot_do_not_apply() {
     let mut simulator = node_with(Way::Stack, [(0, NOTHING), (0, 0)]);
     simulator.world.rule_sets.get_mut(&POD).unwrap().generation -= 1;
