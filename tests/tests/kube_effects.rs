@@ -1,10 +1,12 @@
 //! What `viaduct-kube` changes besides pod CIDRs and peers: the configuration list, the condition
 //! of its Node, limits of pods, and the plugin's file.
 
+use std::net::SocketAddr;
+
 use anyhow::{Result, ensure};
 use e2e::api_server::{ApiServer, node};
 use e2e::kube::{API, CONFLIST, Kube, OWN, RIGHTS, read, start, write};
-use e2e::{Agent, Config, Machine, Pod, Sandbox, Verb, program, until};
+use e2e::{Agent, Config, Echo, Machine, Pod, Sandbox, Verb, connects, program, until};
 use serde_json::{Value, json};
 
 const CONDITION: &str = "NetworkUnavailable";
@@ -191,6 +193,70 @@ fn bandwidth_annotations_of_running_pods_are_followed() -> Result<()> {
     let query = server.last_query("watch pods");
     assert!(query.contains("spec.nodeName%3Dnode-1"), "{query}");
     Ok(())
+}
+
+/// Attaches a pod with a name, a server in it, and this label.
+fn labelled(sandbox: &Sandbox, server: &ApiServer, name: &str, label: &str) -> Result<(Pod, Echo)> {
+    let mut pod = sandbox.pod(name)?;
+    let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
+    let add = pod
+        .prepare(Verb::Add, &Config::new("1.1.0"))
+        .set("CNI_ARGS", args);
+    let result = add.run(&sandbox.node)?.result()?;
+    pod.addresses = e2e::addresses(&result)?;
+    let ips: Vec<Value> = (pod.addresses.iter().map(|own| json!({ "ip": own }))).collect();
+    server.put_pod(json!({
+        "metadata": { "namespace": "shop", "name": name, "labels": { "app": label } },
+        "spec": { "nodeName": OWN },
+        "status": { "podIPs": ips },
+    }));
+    let echo = Echo::start(&pod.machine, 80)?;
+    Ok((pod, echo))
+}
+
+fn await_open(from: &Pod, to: &Pod, expected: bool) -> Result<()> {
+    for address in &to.addresses {
+        let to = SocketAddr::new(*address, 80);
+        until(
+            &format!("{to} is open to {}: {expected}", from.id()),
+            || Ok((connects(&from.machine, to)? == expected).then_some(())),
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn network_policies_of_the_cluster_apply_to_the_pods_of_the_node() -> Result<()> {
+    let server = one_node();
+    server.put_namespace(json!({ "metadata": { "name": "shop" } }));
+    let (sandbox, _agent, kube) = start(&server, &[])?;
+    kube.await_ready()?;
+    let (web, _web) = labelled(&sandbox, &server, "web", "web")?;
+    let (db, _db) = labelled(&sandbox, &server, "db", "db")?;
+    let (other, _other) = labelled(&sandbox, &server, "other", "other")?;
+    await_open(&web, &db, true)?;
+    let policy = |label: &str| {
+        json!({
+            "metadata": { "namespace": "shop", "name": "db" },
+            "spec": {
+                "podSelector": { "matchLabels": { "app": "db" } },
+                "ingress": [{
+                    "from": [{ "podSelector": { "matchLabels": { "app": label } } }],
+                    "ports": [{ "protocol": "TCP", "port": 80 }],
+                }],
+            },
+        })
+    };
+    server.put_policy(policy("web"));
+    await_open(&other, &db, false)?;
+    await_open(&web, &db, true)?;
+    await_open(&db, &other, true)?;
+    // Another label is another client.
+    server.put_policy(policy("other"));
+    await_open(&web, &db, false)?;
+    await_open(&other, &db, true)?;
+    server.delete_policy("shop/db");
+    await_open(&web, &db, true)
 }
 
 #[test]
