@@ -201,7 +201,7 @@ fn labelled(sandbox: &Sandbox, server: &ApiServer, name: &str, label: &str) -> R
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
     let add = pod
         .prepare(Verb::Add, &Config::new("1.1.0"))
-        .set("CNI_ARGS", args);
+        .set("CNI_ARGS", &args);
     let result = add.run(&sandbox.node)?.result()?;
     pod.addresses = e2e::addresses(&result)?;
     let ips: Vec<Value> = (pod.addresses.iter().map(|own| json!({ "ip": own }))).collect();
