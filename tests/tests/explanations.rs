@@ -108,6 +108,7 @@ impl Surroundings {
             tables,
             links: self.links.clone(),
             pods: BTreeMap::new(),
+            policies: BTreeMap::new(),
             subnets: BTreeMap::new(),
             filters: Some(self.filters.clone()),
             translations: None,

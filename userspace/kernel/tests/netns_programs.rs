@@ -13,7 +13,7 @@ use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
 use kernel::{Host, Kernel, Observe as _, OpenError};
 use model::{PortMapping, Protocol};
 use planner::attachment_query;
-use steps::{Entry, EntryKey, Hook, LinkRef, Step};
+use steps::{AllowedKey, AllowedPorts, Entry, EntryKey, Hook, LinkRef, Step};
 use support::foreign::ForeignProgram;
 use support::skip::has_tcx;
 use support::*;
@@ -280,7 +280,30 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
     on_a_node(|node| {
         let mut host = node.host();
         add_uplink(node);
+        let sets = Entry::RuleSets {
+            generation: 7,
+            ingress: 1,
+            egress: 0,
+        };
+        let rule = |ports| {
+            let key = AllowedKey {
+                rules: 1,
+                identity: 2,
+                ports,
+            };
+            (EntryKey::PolicyRule(key), Entry::PolicyRule)
+        };
+        let block = AllowedPorts::Block {
+            protocol: Protocol::Sctp,
+            port: 8_080,
+            bits: 12,
+        };
         let wanted = [
+            (EntryKey::RuleSets(3), sets),
+            (EntryKey::Identity(parse("0.0.0.0/0")), Entry::Identity(1)),
+            (EntryKey::Identity(parse("::/0")), Entry::Identity(3)),
+            rule(AllowedPorts::All),
+            rule(block),
             (EntryKey::Pod(3), Entry::FreePod { generation: 7 }),
             (
                 EntryKey::Uplink(LinkRef::Name(link("up0"))),

@@ -1,10 +1,11 @@
 //! Events of a script: steps of the agent, restarts, and links that are deleted by other software.
 
-use model::{Attachment, InterfaceAddress, Mac, PortOptions};
+use model::{Attachment, InterfaceAddress, Mac, PortOptions, Protocol};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use steps::{
-    Entry, EntryKey, LinkRef, NetfilterState, NetfilterStep, NetfilterTable, Step, SysctlKey,
+    AllowedKey, AllowedPorts, Entry, EntryKey, LinkRef, NetfilterState, NetfilterStep,
+    NetfilterTable, Step, SysctlKey,
 };
 
 use crate::PODS;
@@ -276,6 +277,7 @@ fn node_entry() -> impl Strategy<Value = Step> {
         (0..4_u32, 0..3_u32)
             .prop_map(|(slot, generation)| (EntryKey::Pod(slot), Entry::FreePod { generation })),
         (2040..2050_u32).prop_map(|slot| (EntryKey::Pod(slot), Entry::FreePod { generation: 1 })),
+        policy_entry(),
         Just(abi::Settings::default())
             .prop_map(|settings| (EntryKey::Settings, Entry::Settings(settings))),
         Just((EntryKey::Settings, Entry::Local)),
@@ -290,6 +292,41 @@ fn node_entry() -> impl Strategy<Value = Step> {
             put(key, entry)
         }
     })
+}
+
+fn policy_entry() -> impl Strategy<Value = (EntryKey, Entry)> {
+    let prefix = select(&["10.88.0.2/32", "0.0.0.0/0", "::/0", "fd88::/64"][..]);
+    let ports = prop_oneof![
+        Just(AllowedPorts::All),
+        select(&[(0, 0), (80, 16), (8_080, 12)][..]).prop_map(|(port, bits)| {
+            AllowedPorts::Block {
+                protocol: Protocol::Udp,
+                port,
+                bits,
+            }
+        }),
+    ];
+    prop_oneof![
+        (0..4_u32, any::<[u32; 3]>()).prop_map(|(slot, [generation, ingress, egress])| {
+            let entry = Entry::RuleSets {
+                generation,
+                ingress,
+                egress,
+            };
+            (EntryKey::RuleSets(slot), entry)
+        }),
+        (prefix, 1..4_u32).prop_map(|(prefix, identity)| {
+            (EntryKey::Identity(parse(prefix)), Entry::Identity(identity))
+        }),
+        (1..3_u32, 0..3_u32, ports).prop_map(|(rules, identity, ports)| {
+            let key = AllowedKey {
+                rules,
+                identity,
+                ports,
+            };
+            (EntryKey::PolicyRule(key), Entry::PolicyRule)
+        }),
+    ]
 }
 
 fn put(key: EntryKey, entry: Entry) -> Step {
