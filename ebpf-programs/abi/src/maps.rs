@@ -166,8 +166,8 @@ macro_rules! for_each_map {
             RULE_SETS = Hash<u32, RuleSets>[$crate::maps::PODS_CAPACITY] | NO_PREALLOC
                 => rule_sets in rule_sets;
 
-            /// Identities of addresses in network policies, never 0. An address that no prefix
-            /// contains has none.
+            /// Identities of addresses in network policies. An address that no prefix contains has
+            /// none, and one of a prefix with 0 neither.
             IDENTITIES = LpmTrie<Address, u32>[$crate::maps::IDENTITIES_CAPACITY];
 
             /// What rule sets of network policies allow, with the value 1.

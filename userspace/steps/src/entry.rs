@@ -213,7 +213,8 @@ pub enum Entry {
         /// For connections of the pod.
         egress: u32,
     },
-    /// The identity of addresses in network policies; never 0.
+    /// The identity of addresses in network policies; 0 for those that no rule names, within a prefix
+    /// that has one.
     Identity(u32),
     /// What a rule set of network policies allows.
     PolicyRule,
@@ -324,7 +325,7 @@ impl EntryKey {
             Self::Prefix(_) => matches!(entry, Entry::Prefix { .. }),
             Self::TunnelPeer(_) => matches!(entry, Entry::TunnelPeer),
             Self::RuleSets(_) => matches!(entry, Entry::RuleSets { .. }),
-            Self::Identity(_) => matches!(entry, Entry::Identity(1..)),
+            Self::Identity(_) => matches!(entry, Entry::Identity(_)),
             Self::PolicyRule(_) => matches!(entry, Entry::PolicyRule),
             Self::Settings => matches!(entry, Entry::Settings(_)),
         }

@@ -315,7 +315,7 @@ fn policy_entry() -> impl Strategy<Value = (EntryKey, Entry)> {
             };
             (EntryKey::RuleSets(slot), entry)
         }),
-        (prefix, 1..4_u32).prop_map(|(prefix, identity)| {
+        (prefix, 0..4_u32).prop_map(|(prefix, identity)| {
             (EntryKey::Identity(parse(prefix)), Entry::Identity(identity))
         }),
         (1..3_u32, 0..3_u32, ports).prop_map(|(rules, identity, ports)| {
