@@ -13,7 +13,7 @@ use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
 use kernel::{Host, Kernel, Observe as _, OpenError};
 use model::{PortMapping, Protocol};
 use planner::attachment_query;
-use steps::{AllowedKey, AllowedPorts, Entry, EntryKey, Hook, LinkRef, Step};
+use steps::{AllowedKey, AllowedPorts, Entries, Entry, EntryKey, Hook, LinkRef, Step};
 use support::foreign::ForeignProgram;
 use support::skip::has_tcx;
 use support::*;
@@ -275,35 +275,42 @@ fn of_prefix(pods: bool) -> Entry {
     }
 }
 
+/// Returns entries of network policies.
+fn of_policies() -> [(EntryKey, Entry); 5] {
+    let sets = Entry::RuleSets {
+        generation: 7,
+        ingress: 1,
+        egress: 0,
+    };
+    let rule = |ports| {
+        let key = AllowedKey {
+            rules: 1,
+            identity: 2,
+            ports,
+        };
+        (EntryKey::PolicyRule(key), Entry::PolicyRule)
+    };
+    let block = AllowedPorts::Block {
+        protocol: Protocol::Sctp,
+        port: 8_080,
+        bits: 12,
+    };
+    [
+        (EntryKey::RuleSets(3), sets),
+        (EntryKey::Identity(parse("0.0.0.0/0")), Entry::Identity(1)),
+        (EntryKey::Identity(parse("::/0")), Entry::Identity(0)),
+        rule(AllowedPorts::All),
+        rule(block),
+    ]
+}
+
 #[test]
 fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
     on_a_node(|node| {
         let mut host = node.host();
         add_uplink(node);
-        let sets = Entry::RuleSets {
-            generation: 7,
-            ingress: 1,
-            egress: 0,
-        };
-        let rule = |ports| {
-            let key = AllowedKey {
-                rules: 1,
-                identity: 2,
-                ports,
-            };
-            (EntryKey::PolicyRule(key), Entry::PolicyRule)
-        };
-        let block = AllowedPorts::Block {
-            protocol: Protocol::Sctp,
-            port: 8_080,
-            bits: 12,
-        };
-        let wanted = [
-            (EntryKey::RuleSets(3), sets),
-            (EntryKey::Identity(parse("0.0.0.0/0")), Entry::Identity(1)),
-            (EntryKey::Identity(parse("::/0")), Entry::Identity(3)),
-            rule(AllowedPorts::All),
-            rule(block),
+        let mut wanted = Vec::from(of_policies());
+        wanted.extend([
             (EntryKey::Pod(3), Entry::FreePod { generation: 7 }),
             (
                 EntryKey::Uplink(LinkRef::Name(link("up0"))),
@@ -322,7 +329,7 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
                 EntryKey::Settings,
                 Entry::Settings(abi::Settings::default()),
             ),
-        ];
+        ]);
         for (key, entry) in &wanted {
             let put = Step::PutEntry {
                 key: key.clone(),
@@ -332,7 +339,7 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
             execute(&mut host, &[put]);
         }
         let seen = observe(&mut host).entries;
-        assert_eq!(seen, wanted.into());
+        assert_eq!(seen, Entries::from_iter(wanted));
         let index = observe(&mut host).links[&link("up0")].index;
         run("ip link del up0");
         let seen = observe(&mut host).entries;

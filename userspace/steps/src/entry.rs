@@ -213,8 +213,8 @@ pub enum Entry {
         /// For connections of the pod.
         egress: u32,
     },
-    /// The identity of addresses in network policies; 0 for those that no rule names, within a prefix
-    /// that has one.
+    /// The identity of addresses in network policies; 0 for those that no rule names, within a
+    /// prefix that has one.
     Identity(u32),
     /// What a rule set of network policies allows.
     PolicyRule,
