@@ -44,8 +44,8 @@ pub use migration::{KeepConnections, KeptConnections, TranslatedConnection};
 pub use page::{PageItem, PageQuery};
 pub use peer::{PeerCount, PeerSetting, PeerSourceSetting, PeerView};
 pub use policy::{
-    EgressRuleSetting, IngressRuleSetting, PoliciesSetting, PoliciesView, PolicyPeerSetting,
-    PolicyPortSetting, PolicySetting, PolicyView,
+    EgressRuleSetting, IngressRuleSetting, MAX_POLICY_NAME, PoliciesSetting, PoliciesView,
+    PolicyPeerSetting, PolicyPortSetting, PolicySetting, PolicyView,
 };
 pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,

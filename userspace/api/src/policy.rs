@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// Longest name of a policy or group, in bytes.
+pub const MAX_POLICY_NAME: usize = 1024;
+
 /// All network policies, in the body of a `PUT` and in the file of `--policies-file`. The meaning
 /// is that of Kubernetes' `NetworkPolicy`, with selectors resolved into pods and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

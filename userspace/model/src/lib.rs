@@ -48,8 +48,8 @@ pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName, PeerName};
 pub use network::{HairpinMode, Network, UnknownHairpinMode};
 pub use network_policy::{
-    InvalidPolicyText, NetworkPolicies, NetworkPolicy, PodSelector, PolicyDirection, PolicyPeer,
-    PolicyPort, PolicyRule,
+    InvalidBlock, InvalidPolicyText, NetworkPolicies, NetworkPolicy, PodSelector, PolicyDirection,
+    PolicyPeer, PolicyPort, PolicyRule, refuse_mapped,
 };
 pub use node_check::NodeCheck;
 pub use peer::{InvalidPeer, Peer, Peers};

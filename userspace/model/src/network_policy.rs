@@ -106,6 +106,48 @@ pub enum PolicyPeer {
     Group(String),
 }
 
+impl PolicyPeer {
+    /// Returns the addresses of `cidr` without those of `except`, each of which is smaller, as in
+    /// Kubernetes.
+    pub fn block(cidr: Cidr, except: Vec<Cidr>) -> Result<Self, InvalidBlock> {
+        for prefix in [&cidr].into_iter().chain(&except) {
+            refuse_mapped(*prefix)?;
+        }
+        let is_part =
+            |hole: &Cidr| cidr.contains(hole.network()) && hole.prefix_len() > cidr.prefix_len();
+        match except.iter().find(|hole| !is_part(hole)) {
+            Some(hole) => Err(InvalidBlock::Except { hole: *hole, cidr }),
+            None => Ok(Self::Block { cidr, except }),
+        }
+    }
+}
+
+/// Prefixes that are no block of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidBlock {
+    /// No packet has such an address (RFC 4291, 2.5.5.2).
+    #[error("{0}: IPv4 in IPv6; give the IPv4 prefix")]
+    Mapped(Cidr),
+    /// An exception is not within the block, or is all of it.
+    #[error("except {hole} is not a part of {cidr}")]
+    Except {
+        /// The exception.
+        hole: Cidr,
+        /// The block.
+        cidr: Cidr,
+    },
+}
+
+/// Refuses IPv4 addresses as IPv6 ones.
+pub fn refuse_mapped(prefix: Cidr) -> Result<Cidr, InvalidBlock> {
+    match prefix.network() {
+        IpAddr::V6(network) if network.to_ipv4_mapped().is_some() => {
+            Err(InvalidBlock::Mapped(prefix))
+        }
+        IpAddr::V4(_) | IpAddr::V6(_) => Ok(prefix),
+    }
+}
+
 /// Ports of one protocol, or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PolicyPort {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use api::{PoliciesSetting, PolicyPeerSetting, PolicyPortSetting, PolicySetting};
+use api::{MAX_POLICY_NAME, PoliciesSetting, PolicyPeerSetting, PolicyPortSetting, PolicySetting};
 use model::{
     Cidr, NetworkPolicies, NetworkPolicy, PodName, PodSelector, PolicyDirection, PolicyPeer,
-    PolicyPort, PolicyRule,
+    PolicyPort, PolicyRule, refuse_mapped,
 };
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -17,9 +17,6 @@ const MAX_POLICIES: usize = 4096;
 
 /// Most prefixes of all groups and rules together, and most selectors of pods.
 const MAX_PREFIXES: usize = 65_536;
-
-/// Longest name of a policy or group, in bytes.
-const MAX_NAME: usize = 1024;
 
 /// [`PoliciesSetting`] without unknown keys: a misspelt key would allow what it should forbid.
 #[derive(Debug)]
@@ -113,8 +110,8 @@ fn check_amounts(setting: &PoliciesSetting) -> Result<()> {
 fn check_name(name: &str) -> Result<()> {
     let length = name.len();
     ensure!(
-        (1..=MAX_NAME).contains(&length),
-        "the name has {length} bytes instead of 1 to {MAX_NAME}"
+        (1..=MAX_POLICY_NAME).contains(&length),
+        "the name has {length} bytes instead of 1 to {MAX_POLICY_NAME}"
     );
     ensure!(
         !name.contains(char::is_control),
@@ -201,19 +198,9 @@ fn peer(
     }
 }
 
-/// Parses a block and its exceptions, which are smaller than it, as in Kubernetes.
 fn block(text: &str, except: &[String]) -> Result<PolicyPeer> {
-    let cidr = prefix(text)?;
-    let except = except
-        .iter()
-        .map(|text| {
-            let hole = prefix(text)?;
-            let is_within = cidr.contains(hole.network()) && hole.prefix_len() > cidr.prefix_len();
-            ensure!(is_within, "except {hole} is not a part of {cidr}");
-            Ok(hole)
-        })
-        .collect::<Result<_>>()?;
-    Ok(PolicyPeer::Block { cidr, except })
+    let except: Result<Vec<Cidr>, _> = except.iter().map(|text| Cidr::masked(text)).collect();
+    Ok(PolicyPeer::block(Cidr::masked(text)?, except?)?)
 }
 
 fn port(setting: &PolicyPortSetting) -> Result<PolicyPort> {
@@ -267,21 +254,11 @@ fn members(text: &str) -> Result<Cidr> {
     };
     let bits = if address.is_ipv4() { 32 } else { 128 };
     let only = Cidr::containing(address, bits).context("no prefix")?;
-    refuse_mapped(only)
+    Ok(refuse_mapped(only)?)
 }
 
 fn prefix(text: &str) -> Result<Cidr> {
-    refuse_mapped(Cidr::masked(text)?)
-}
-
-/// Refuses IPv4 addresses as IPv6 ones (RFC 4291, 2.5.5.2): no packet has such an address.
-fn refuse_mapped(prefix: Cidr) -> Result<Cidr> {
-    if let IpAddr::V6(network) = prefix.network()
-        && network.to_ipv4_mapped().is_some()
-    {
-        bail!("{prefix}: IPv4 in IPv6; give the IPv4 prefix");
-    }
-    Ok(prefix)
+    Ok(refuse_mapped(Cidr::masked(text)?)?)
 }
 
 #[cfg(test)]

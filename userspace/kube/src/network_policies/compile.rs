@@ -16,7 +16,7 @@ use api::{
 };
 use model::Protocol;
 
-use super::peers::{Peers, group_name};
+use super::peers::{Peers, bounded, group_name};
 use super::pods::{Namespaces, PodFacts, Pods};
 use super::policy::{Peer, Policy, Port, PortNumber, Rule};
 use super::store::ObjectKey;
@@ -159,7 +159,7 @@ impl Compiler<'_> {
                 group: None,
             },
             Peer::Pods { .. } => {
-                let name = group_name(namespace, Some(peer));
+                let name = bounded(group_name(namespace, Some(peer)));
                 if !self.groups.contains_key(&name) {
                     let addresses = self
                         .peers
@@ -195,7 +195,7 @@ impl Compiler<'_> {
             }
             for (number, addresses) in by_number {
                 let pods = group_name(namespace, peer);
-                let group = format!("{pods} with port {}", port_text(name, number));
+                let group = bounded(format!("{pods} with port {}", port_text(name, number)));
                 self.groups.insert(group.clone(), addresses);
                 found.entry(number).or_default().push(of_group(group));
             }
@@ -248,7 +248,7 @@ fn policy_name(key: &ObjectKey, is_split: bool, resolved: &Resolved<'_>) -> Stri
         };
         format!("{name}/{protocol}={texts}")
     });
-    format!("{key} ({})", ports.collect::<Vec<_>>().join(","))
+    bounded(format!("{key} ({})", ports.collect::<Vec<_>>().join(",")))
 }
 
 fn port_text((name, protocol): PortName<'_>, number: u16) -> String {

@@ -1,7 +1,9 @@
 //! The pods that peers of rules select, and the names of groups of their addresses.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::IpAddr;
 
+use api::MAX_POLICY_NAME;
 use model::Cidr;
 
 use super::pods::{Namespaces, PodFacts, Pods};
@@ -109,4 +111,17 @@ pub(super) fn group_name(namespace: &str, peer: Option<&Peer>) -> String {
             }
         }
     }
+}
+
+/// Returns a name that the agent accepts: of a long one the beginning, and a hash of it all.
+/// Selectors have no bound that the agent's names could have.
+pub(super) fn bounded(name: String) -> String {
+    if name.len() <= MAX_POLICY_NAME {
+        return name;
+    }
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let hash = format!(" #{:016x}", hasher.finish());
+    let beginning = name.floor_char_boundary(MAX_POLICY_NAME - hash.len());
+    format!("{}{hash}", &name[..beginning])
 }

@@ -5,7 +5,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use model::{Cidr, Protocol};
+use model::{Cidr, InvalidBlock, PolicyPeer, Protocol};
 
 use super::objects::{BlockObject, NetworkPolicy, PeerObject, PolicySpec, PortObject, RuleObject};
 use super::selector::{InvalidSelector, Selector};
@@ -189,15 +189,14 @@ fn parse_peer(peer: PeerObject) -> Result<Peer, InvalidPolicy> {
 
 fn parse_block(block: BlockObject) -> Result<Peer, InvalidPolicy> {
     let cidr = parse_cidr(block.cidr)?;
-    let mut except = Vec::new();
-    for text in block.except.into_iter().flatten() {
-        let hole = parse_cidr(text.clone())?;
-        if !cidr.contains(hole.network()) || hole.prefix_len() < cidr.prefix_len() {
-            return Err(InvalidPolicy::Except(text));
-        }
-        except.push(hole);
+    let texts = block.except.into_iter().flatten();
+    let except: Vec<Cidr> = texts.map(parse_cidr).collect::<Result<_, _>>()?;
+    // The agent refuses a list with any other block.
+    match PolicyPeer::block(cidr, except.clone()) {
+        Ok(_) => Ok(Peer::Block { cidr, except }),
+        Err(InvalidBlock::Except { hole, .. }) => Err(InvalidPolicy::Except(hole.to_string())),
+        Err(InvalidBlock::Mapped(prefix)) => Err(InvalidPolicy::Prefix(prefix.to_string())),
     }
-    Ok(Peer::Block { cidr, except })
 }
 
 /// The API server accepts prefixes whose host bits are set.

@@ -155,7 +155,7 @@ fn an_invalid_selector_of_pods_refuses_the_list_and_is_never_another_name() {
 #[test]
 fn invalid_names_and_groups_refuse_the_list_of_policies() {
     let named = |name: &str| json!({ "name": name, "pods": [], "ingress": [] });
-    let long = "x".repeat(MAX_NAME + 1);
+    let long = "x".repeat(MAX_POLICY_NAME + 1);
     for (setting, words) in [
         (
             json!({ "policies": [named("")] }),

@@ -114,6 +114,23 @@ fn a_peer_that_selects_nothing_is_an_empty_group_and_not_all() {
     assert_eq!(rules[0].to[0].group.as_deref(), Some(group));
 }
 
+#[test]
+fn names_of_long_selectors_are_those_that_the_agent_accepts_and_differ() {
+    let selecting = |last: &str| {
+        let mut values: Vec<String> = (0..100).map(|n| format!("a-long-value-{n}")).collect();
+        values.push(last.to_owned());
+        let expressions = json!([{ "key": "app", "operator": "In", "values": values }]);
+        json!({ "from": [{ "podSelector": { "matchExpressions": expressions } }] })
+    };
+    let rules = ["one", "other"].map(selecting);
+    let spec = json!({ "podSelector": {}, "ingress": rules });
+    let sent = sent(&[policy("long", &spec)], &[pod("own", "n1", &["10.1.0.1"])]);
+    assert_eq!(sent.groups.len(), 2, "two names");
+    for name in sent.groups.keys() {
+        assert!(name.len() <= api::MAX_POLICY_NAME, "{name}");
+    }
+}
+
 /// A pod with a port "http" of this number.
 fn serving(name: &str, node: &str, address: &str, number: u16) -> Value {
     let mut pod = pod(name, node, &[address]);
@@ -256,6 +273,14 @@ fn a_policy_that_is_not_understood_isolates_its_pods_and_allows_nothing() {
         (
             peer(json!({ "ipBlock": { "cidr": "10.0.0.0/8", "except": ["11.0.0.0/9"] } })),
             "except \"11.0.0.0/9\" is not within the prefix of its ipBlock",
+        ),
+        (
+            peer(json!({ "ipBlock": { "cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"] } })),
+            "except \"10.0.0.0/8\" is not within the prefix of its ipBlock",
+        ),
+        (
+            peer(json!({ "ipBlock": { "cidr": "::ffff:10.0.0.0/104" } })),
+            "invalid prefix \"::ffff:10.0.0.0/104\"",
         ),
         (
             peer(json!({ "ipBlock": { "cidr": "10.0.0.0/8" }, "podSelector": {} })),
