@@ -275,14 +275,6 @@ fn a_policy_that_is_not_understood_isolates_its_pods_and_allows_nothing() {
             "except \"11.0.0.0/9\" is not within the prefix of its ipBlock",
         ),
         (
-            peer(json!({ "ipBlock": { "cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"] } })),
-            "except \"10.0.0.0/8\" is not within the prefix of its ipBlock",
-        ),
-        (
-            peer(json!({ "ipBlock": { "cidr": "::ffff:10.0.0.0/104" } })),
-            "invalid prefix \"::ffff:10.0.0.0/104\"",
-        ),
-        (
             peer(json!({ "ipBlock": { "cidr": "10.0.0.0/8" }, "podSelector": {} })),
             "peer with both ipBlock and a selector",
         ),
@@ -317,6 +309,26 @@ fn a_policy_that_is_not_understood_isolates_its_pods_and_allows_nothing() {
         assert_eq!(policy.pods, ["x/a"], "{why}");
         assert_eq!(policy.ingress, Some(Vec::new()), "{why}");
         assert_eq!(policy.egress, Some(Vec::new()), "{why}");
+    }
+}
+
+/// The agent would refuse the whole list.
+#[test]
+fn a_policy_with_a_block_that_the_agent_refuses_isolates_its_pods_alone() {
+    for (block, why) in [
+        (
+            json!({ "cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"] }),
+            "except \"10.0.0.0/8\" is not within the prefix of its ipBlock",
+        ),
+        (
+            json!({ "cidr": "::ffff:10.0.0.0/104" }),
+            "invalid prefix \"::ffff:10.0.0.0/104\"",
+        ),
+    ] {
+        let rules = json!([{ "from": [{ "ipBlock": block }] }]);
+        let (setting, problem) = invalid(&json!({ "podSelector": {}, "ingress": rules }));
+        assert_eq!(problem, why);
+        assert_eq!(setting.policies[0].ingress, Some(Vec::new()), "{why}");
     }
 }
 
