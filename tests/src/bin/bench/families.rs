@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::row::Row;
 use crate::{
     add_latency, bulk, checks, connect, datagrams, docker, drops, flows, memory, packet_cost, pair,
-    plugin_start, request_response, shaping,
+    plugin_start, policies, request_response, shaping,
 };
 
 /// A group of measurements with one name on the command line.
@@ -146,6 +146,15 @@ pub(crate) const FAMILIES: &[Family] = &[
         company: false,
         measure: drops::measure,
         goals: drops::GOALS,
+    },
+    Family {
+        name: "policies",
+        title: "network policies",
+        about: "UDP packets, first packets of flows and TCP connections, with and without 1,000 network policies",
+        usual: false,
+        company: true,
+        measure: policies::measure,
+        goals: policies::GOALS,
     },
     Family {
         name: "shaping",

@@ -27,6 +27,7 @@ mod pair;
 mod pinned;
 mod plan;
 mod plugin_start;
+mod policies;
 mod report;
 mod request_response;
 mod row;

@@ -19,6 +19,8 @@ pub(crate) mod system {
     pub(crate) const VIADUCT: &str = "viaduct";
     /// Viaduct without checks of what pods send.
     pub(crate) const UNCHECKED: &str = "viaduct, unchecked";
+    /// Viaduct without network policies.
+    pub(crate) const WITHOUT_POLICIES: &str = "viaduct, no policies";
     /// A network of Docker's own bridge driver, with Docker's settings.
     pub(crate) const DOCKER: &str = "bridge driver";
     /// The same, with `--userland-proxy=false`.

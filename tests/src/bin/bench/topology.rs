@@ -97,8 +97,12 @@ impl Topology {
     /// Returns the number of flow directions that bypass other software's rules, as counted in the
     /// last two seconds; `None` for systems that offload none.
     pub(crate) fn offloaded(&self) -> Result<Option<u64>> {
-        let viaduct = self.parts.downcast_ref::<Viaduct>();
-        viaduct.map(Viaduct::offloaded).transpose()
+        self.viaduct().map(Viaduct::offloaded).transpose()
+    }
+
+    /// Returns the node with its agent; `None` for other systems.
+    fn viaduct(&self) -> Option<&Viaduct> {
+        self.parts.downcast_ref::<Viaduct>()
     }
 
     /// Returns whether the system has this way.
@@ -148,6 +152,18 @@ pub(crate) fn bare() -> Result<Topology> {
 pub(crate) fn checked_and_unchecked(company: Company) -> Result<Vec<Topology>> {
     let build = |is_checked| viaduct::declared(company, is_checked);
     Ok(vec![build(true)?, build(false)?])
+}
+
+/// Creates Viaduct with these network policies, as `PUT /v1/policies` takes them, and without any.
+pub(crate) fn with_and_without_policies(
+    company: Company,
+    policies: &Value,
+) -> Result<Vec<Topology>> {
+    let with = viaduct::build(company, 0)?;
+    if let Some(viaduct) = with.viaduct() {
+        viaduct.agent.put("/v1/policies", &policies.to_string())?;
+    }
+    Ok(vec![with, viaduct::without_policies(company)?])
 }
 
 /// Creates the topologies of the systems with hostports, with `others` hostports before the

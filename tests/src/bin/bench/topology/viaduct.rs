@@ -79,6 +79,11 @@ pub(super) fn build(company: Company, others: u16) -> Result<Topology> {
     with_pods(company, others, system::VIADUCT, Config::new("1.1.0"))
 }
 
+/// Builds Viaduct for the comparison with one that has network policies.
+pub(super) fn without_policies(company: Company) -> Result<Topology> {
+    with_pods(company, 0, system::WITHOUT_POLICIES, Config::new("1.1.0"))
+}
+
 /// Builds Viaduct with pods of a network that its configuration declares, whose frames are checked
 /// or not (`macspoofchk`): the default network always checks.
 pub(super) fn declared(company: Company, is_checked: bool) -> Result<Topology> {
