@@ -27,4 +27,5 @@ pub(crate) mod programs;
 pub(crate) mod table;
 pub(crate) mod tables;
 pub(crate) mod tcx_fast_path;
+pub(crate) mod trie_table;
 pub(crate) mod xdp_prefilter;

@@ -15,6 +15,7 @@ use steps::{Entries, Entry, EntryKey, LinkRef};
 use crate::bpf::encoding::{self, address_or_any, ip_or_none};
 use crate::bpf::map::{ANY, Hash, List, PerCpu, Wire, take, written};
 use crate::bpf::table::{HashTable, Table, rows};
+use crate::bpf::trie_table::TrieTable;
 use crate::error::{OpenError, io_error};
 use crate::netlink::ifindex::Names;
 
@@ -82,11 +83,11 @@ planned! {
     TrustedLink in trusted_links: HashTable<trusted_links::TrustedLinks>;
     Uplink in uplinks: HashTable<uplinks::Uplinks>;
     Local in locals: HashTable<Locals>;
-    Prefix in prefixes: prefixes::Prefixes;
+    Prefix in prefixes: TrieTable<prefixes::PrefixRows>;
     TunnelPeer in tunnel_peers: HashTable<tunnel_peers::TunnelPeers>;
     RuleSets in rule_sets: HashTable<policies::RuleSetRows>;
-    Identity in identities: policies::Identities;
-    PolicyRule in policy_rules: policies::PolicyRules;
+    Identity in identities: TrieTable<policies::IdentityRows>;
+    PolicyRule in policy_rules: TrieTable<policies::PolicyRuleRows>;
     Settings in settings: settings::Settings;
 }
 

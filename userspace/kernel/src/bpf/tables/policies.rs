@@ -3,16 +3,12 @@
 use std::io;
 
 use abi::maps::{self, MapDef};
-use abi::{Address, PolicyRule, Port, PrefixKey, RuleSets};
-use aya::Ebpf;
-use aya::maps::lpm_trie::Key;
+use abi::{Address, PolicyRule, Port, RuleSets};
 use model::Protocol;
-use steps::{AllowedKey, AllowedPorts, Entries, Entry, EntryKey, LinkRef};
+use steps::{AllowedKey, AllowedPorts, Entry, EntryKey, LinkRef};
 
-use crate::bpf::map::{ANY, Trie, Wire, removed, take, written};
-use crate::bpf::table::{Rows, Table, mismatch};
-use crate::bpf::{batch, encoding};
-use crate::error::OpenError;
+use crate::bpf::table::Rows;
+use crate::bpf::trie_table::{self, TrieRows};
 use crate::netlink::ifindex::Names;
 
 /// Rows of [`maps::RULE_SETS`].
@@ -59,108 +55,82 @@ impl Rows for RuleSetRows {
     }
 }
 
-/// The table of identities.
-pub(crate) struct Identities(Trie<Address, u32>);
+/// Rows of [`maps::IDENTITIES`].
+pub(crate) struct IdentityRows;
 
-impl Table for Identities {
-    fn take(object: &mut Ebpf) -> Result<Self, OpenError> {
-        Ok(Self(take(object, &maps::IDENTITIES)?))
+impl TrieRows for IdentityRows {
+    type Bits = Address;
+    type Value = u32;
+    const MAP: MapDef<Address, u32> = maps::IDENTITIES;
+
+    fn key(key: &EntryKey) -> Option<(u32, Address)> {
+        let EntryKey::Identity(prefix) = key else {
+            return None;
+        };
+        Some(trie_table::prefix_key(*prefix))
     }
 
-    fn put(&mut self, _: &Names, key: &EntryKey, entry: &Entry) -> io::Result<()> {
+    fn value(entry: &Entry) -> Option<u32> {
         let Entry::Identity(identity) = entry else {
-            return Err(mismatch());
+            return None;
         };
-        written(self.0.insert(&identity_key(key)?, Wire(*identity), ANY))
+        Some(*identity)
     }
 
-    fn remove(&mut self, _: &Names, key: &EntryKey) -> io::Result<()> {
-        removed(self.0.remove(&identity_key(key)?))
+    fn read_key(length: u32, address: Address) -> Option<EntryKey> {
+        trie_table::prefix(length, address).map(EntryKey::Identity)
     }
 
-    fn find(&self, _: &Names, key: &EntryKey) -> io::Result<Option<Entry>> {
-        // A lookup returns the longest match, which may be another prefix.
-        Ok(self.list(&LinkRef::Gone)?.remove(key))
-    }
-
-    fn list(&self, _: &dyn Fn(u32) -> LinkRef) -> io::Result<Entries> {
-        let listed = batch::list(&self.0)?.into_iter();
-        let entry = |(key, identity): (Key<Wire<Address>>, Wire<u32>)| {
-            let prefix = encoding::prefix(PrefixKey {
-                prefix_len: key.prefix_len(),
-                address: key.data().0,
-            })?;
-            Some((EntryKey::Identity(prefix), Entry::Identity(identity.0)))
-        };
-        Ok(listed.filter_map(entry).collect())
+    fn read(identity: u32) -> Entry {
+        Entry::Identity(identity)
     }
 }
 
-fn identity_key(key: &EntryKey) -> io::Result<Key<Wire<Address>>> {
-    let EntryKey::Identity(prefix) = key else {
-        return Err(mismatch());
-    };
-    let key = encoding::prefix_key(*prefix);
-    Ok(Key::new(key.prefix_len, Wire(key.address)))
-}
+/// Rows of [`maps::POLICY_RULES`].
+pub(crate) struct PolicyRuleRows;
 
-/// The table of what rule sets allow.
-pub(crate) struct PolicyRules(Trie<PolicyRule, u32>);
+impl TrieRows for PolicyRuleRows {
+    type Bits = PolicyRule;
+    type Value = u32;
+    const MAP: MapDef<PolicyRule, u32> = maps::POLICY_RULES;
 
-impl Table for PolicyRules {
-    fn take(object: &mut Ebpf) -> Result<Self, OpenError> {
-        Ok(Self(take(object, &maps::POLICY_RULES)?))
-    }
-
-    fn put(&mut self, _: &Names, key: &EntryKey, entry: &Entry) -> io::Result<()> {
-        let Entry::PolicyRule = entry else {
-            return Err(mismatch());
+    fn key(key: &EntryKey) -> Option<(u32, PolicyRule)> {
+        let EntryKey::PolicyRule(allowed) = key else {
+            return None;
         };
-        written(self.0.insert(&rule_key(key)?, Wire(1), ANY))
-    }
-
-    fn remove(&mut self, _: &Names, key: &EntryKey) -> io::Result<()> {
-        removed(self.0.remove(&rule_key(key)?))
-    }
-
-    fn find(&self, _: &Names, key: &EntryKey) -> io::Result<Option<Entry>> {
-        Ok(self.list(&LinkRef::Gone)?.remove(key))
-    }
-
-    fn list(&self, _: &dyn Fn(u32) -> LinkRef) -> io::Result<Entries> {
-        let listed = batch::list(&self.0)?.into_iter();
-        let entry = |(key, _): (Key<Wire<PolicyRule>>, Wire<u32>)| {
-            let allowed = allowed(key.prefix_len(), &key.data().0)?;
-            Some((EntryKey::PolicyRule(allowed), Entry::PolicyRule))
+        let any = PolicyRule {
+            rules: allowed.rules,
+            identity: allowed.identity,
+            ..PolicyRule::default()
         };
-        Ok(listed.filter_map(entry).collect())
+        Some(match allowed.ports {
+            AllowedPorts::All => (PolicyRule::ALL, any),
+            AllowedPorts::Block {
+                protocol,
+                port,
+                bits,
+            } => {
+                let rule = PolicyRule {
+                    protocol: protocol.number(),
+                    port: Port::new(port),
+                    ..any
+                };
+                (PolicyRule::PROTOCOL + u32::from(bits), rule)
+            }
+        })
     }
-}
 
-fn rule_key(key: &EntryKey) -> io::Result<Key<Wire<PolicyRule>>> {
-    let EntryKey::PolicyRule(allowed) = key else {
-        return Err(mismatch());
-    };
-    let any = PolicyRule {
-        rules: allowed.rules,
-        identity: allowed.identity,
-        ..PolicyRule::default()
-    };
-    Ok(match allowed.ports {
-        AllowedPorts::All => Key::new(PolicyRule::ALL, Wire(any)),
-        AllowedPorts::Block {
-            protocol,
-            port,
-            bits,
-        } => {
-            let rule = PolicyRule {
-                protocol: protocol.number(),
-                port: Port::new(port),
-                ..any
-            };
-            Key::new(PolicyRule::PROTOCOL + u32::from(bits), Wire(rule))
-        }
-    })
+    fn value(entry: &Entry) -> Option<u32> {
+        matches!(entry, Entry::PolicyRule).then_some(1)
+    }
+
+    fn read_key(length: u32, rule: PolicyRule) -> Option<EntryKey> {
+        allowed(length, &rule).map(EntryKey::PolicyRule)
+    }
+
+    fn read(_: u32) -> Entry {
+        Entry::PolicyRule
+    }
 }
 
 /// Returns what a key allows; `None` for one that the agent never writes.
