@@ -1,7 +1,7 @@
 //! TCP and UDP servers that answer with the client's address as they see it, and their clients.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
+use crate::wait::bound_here;
 use crate::{Machine, bound, enlarge_receive_buffer, patient};
 
 /// Timeout of connects and reads: longer than a lost SYN or a slow neighbour resolution delays.
@@ -161,10 +162,25 @@ pub fn udp_source(
 /// Opens a UDP socket in the calling thread's network namespace, with the port `from` (0 for any),
 /// connected to `server`.
 pub fn udp_socket(from: u16, server: SocketAddr) -> std::io::Result<UdpSocket> {
-    let any = if server.is_ipv4() { "0.0.0.0" } else { "::" };
-    let socket = UdpSocket::bind((any, from))?;
+    let own = any_address(server.ip(), from);
+    let socket = bound_here(|| UdpSocket::bind(own))?;
     socket.connect(server)?;
     Ok(socket)
+}
+
+/// Opens a UDP socket of `machine` with this address. A test may open it again right after it has
+/// closed one.
+pub fn udp_bound(machine: &Machine, at: SocketAddr) -> Result<UdpSocket> {
+    bound(machine, at, UdpSocket::bind)
+}
+
+/// Returns all addresses of the family of `like`, with a port.
+pub fn any_address(like: IpAddr, port: u16) -> SocketAddr {
+    let all: IpAddr = match like {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(all, port)
 }
 
 /// Sends another datagram on a socket of [`udp_source`]; returns the client address that the server

@@ -72,7 +72,8 @@ pub use datagrams::{
 pub use distant_host::DistantHost;
 pub use drop_reasons::{PROVOKED, are_all_provoked};
 pub use echo::{
-    Echo, tcp_echo, tcp_source, udp_gets_no_answer, udp_seen_as, udp_socket, udp_source,
+    Echo, any_address, tcp_echo, tcp_source, udp_bound, udp_gets_no_answer, udp_seen_as,
+    udp_socket, udp_source,
 };
 pub use expected_drop::{DropListener, ExpectedDrop, bare_ends};
 pub use forwarding_scene::{ForwardingScene, connects};

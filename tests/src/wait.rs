@@ -56,25 +56,31 @@ pub fn deadline() -> Duration {
     patient(DEADLINE)
 }
 
-/// Binds a socket of `machine` by `bind`, and retries while the address is in use: a child process
-/// that another thread is starting may still hold the socket that was bound before.
-pub fn bound<S>(
+/// Binds a socket of `machine` by `bind`, as [`bound_here`] does.
+pub fn bound<S: Send>(
     machine: &Machine,
     at: SocketAddr,
     bind: impl Fn(SocketAddr) -> io::Result<S> + Sync,
-) -> Result<S>
-where
-    S: Send,
-{
-    until(
-        &format!("{at} of {} is free", machine.name()),
-        || match machine.run(|| bind(at)) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
-            bound => bound
-                .map(Some)
-                .with_context(|| format!("cannot listen on {at} of {}", machine.name())),
-        },
-    )
+) -> Result<S> {
+    let bound = machine.run(|| bound_here(|| bind(at)));
+    bound.with_context(|| format!("cannot listen on {at} of {}", machine.name()))
+}
+
+/// Binds a socket in the calling thread's network namespace, and retries while the address is in
+/// use: a child process that another thread is starting may still hold the socket that was bound
+/// before.
+pub(crate) fn bound_here<S>(bind: impl Fn() -> io::Result<S>) -> io::Result<S> {
+    let start = Instant::now();
+    loop {
+        match bind() {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && start.elapsed() < deadline() =>
+            {
+                pace();
+            }
+            bound => return bound,
+        }
+    }
 }
 
 /// Calls `probe` until it returns a value, for at most [`deadline`]. `what` names the condition in

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::chain::{Chain, PluginSource};
 use e2e::{
     Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, connects, deadline, ping,
-    set_bridge_netfilter, tcp_echo, tcp_source, udp_source, until,
+    set_bridge_netfilter, tcp_echo, tcp_source, udp_bound, udp_source, until,
 };
 use serde_json::{Value, json};
 
@@ -234,7 +234,7 @@ fn arrived(
     (server, to): (&Machine, SocketAddr),
     last: &Machine,
 ) -> Result<Vec<String>> {
-    let inbox = server.run(|| UdpSocket::bind(to))?;
+    let inbox = udp_bound(server, to)?;
     inbox.set_read_timeout(Some(deadline()))?;
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let outbox = from.run(|| UdpSocket::bind(any))?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e::{
     Agent, Config, Connection, Echo, GATEWAYS, Machine, Mapping, NODE, Pod, Sandbox, UPLINK, WORLD,
-    patient, tcp_source,
+    any_address, patient, tcp_source, udp_bound,
 };
 
 /// The node's second addresses on its uplink.
@@ -130,8 +130,7 @@ fn all_datagrams_are_answered(
     targets: &[SocketAddr],
     seen_as: IpAddr,
 ) -> Result<()> {
-    let any = if seen_as.is_ipv4() { "0.0.0.0" } else { "::" };
-    let socket = client.run(|| UdpSocket::bind((any, FROM)))?;
+    let socket = udp_bound(client, any_address(seen_as, FROM))?;
     socket.set_read_timeout(Some(patient(Duration::from_secs(1))))?;
     let mut sources = vec![None; targets.len()];
     for _ in 0..EXCHANGES {

@@ -9,6 +9,7 @@ use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
     Agent, Config, Machine, Mapping, NODE, Pod, RawSocket, Sandbox, UPLINK, WORLD, patient, ping,
+    udp_bound,
 };
 use verdict::simulator::frame::{Body, Frame};
 
@@ -65,7 +66,7 @@ fn send(
 }
 
 fn sink(machine: &Machine, at: SocketAddr) -> Result<UdpSocket> {
-    let socket = machine.run(|| UdpSocket::bind(at))?;
+    let socket = udp_bound(machine, at)?;
     socket.set_read_timeout(Some(patient(Duration::from_secs(4))))?;
     Ok(socket)
 }

@@ -7,7 +7,7 @@ use abi::Address;
 use anyhow::{Result, ensure};
 use e2e::{
     Agent, Config, Machine, Mapping, NODE, Pod, RawSocket, Sandbox, Sniffer, UPLINK, WORLD,
-    patient, ping,
+    patient, ping, udp_bound,
 };
 use verdict::simulator::frame::{Body, Frame};
 
@@ -37,7 +37,7 @@ fn pieces(from: SocketAddr, to: SocketAddr, identification: u32, letter: u8) -> 
 
 /// A UDP socket that only receives.
 fn sink(machine: &Machine, at: SocketAddr) -> Result<UdpSocket> {
-    let socket = machine.run(|| UdpSocket::bind(at))?;
+    let socket = udp_bound(machine, at)?;
     socket.set_read_timeout(Some(patient(Duration::from_secs(4))))?;
     Ok(socket)
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
     Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, enlarge_receive_buffer, patient,
-    ping, udp_socket, until, until_within,
+    ping, udp_bound, udp_socket, until, until_within,
 };
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ const SLOW: u64 = 1_000;
 
 /// A socket of `to` that hears datagrams at `at`.
 fn hear(to: &Machine, at: SocketAddr) -> Result<UdpSocket> {
-    let inbox = to.run(|| UdpSocket::bind(at))?;
+    let inbox = udp_bound(to, at)?;
     inbox.set_read_timeout(Some(patient(Duration::from_millis(300))))?;
     enlarge_receive_buffer(&inbox)?;
     Ok(inbox)

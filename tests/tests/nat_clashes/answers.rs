@@ -7,7 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use e2e::{Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, patient, udp_socket};
+use e2e::{
+    Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, any_address, patient, udp_bound,
+    udp_socket,
+};
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
 use serde_json::json;
 
@@ -63,7 +66,7 @@ impl Scene {
     fn all_large_answers_arrive(&self) -> Result<()> {
         for family in [0, 1] {
             let targets = self.targets(family);
-            let server = self.server.machine.run(|| UdpSocket::bind(targets[1]))?;
+            let server = udp_bound(&self.server.machine, targets[1])?;
             with_answers(&server, || {
                 for client in &self.clients {
                     let what = || format!("{} to {targets:?}", client.machine.name());
@@ -80,7 +83,7 @@ impl Scene {
         for family in [0, 1] {
             let targets = self.targets(family);
             for client in &self.clients {
-                let server = self.server.machine.run(|| UdpSocket::bind(targets[1]))?;
+                let server = udp_bound(&self.server.machine, targets[1])?;
                 let client = &client.machine;
                 with_answers(&server, || check_answers(client, &targets, &[SMALL]))?;
                 drop(server);
@@ -136,12 +139,7 @@ fn with_answers(server: &UdpSocket, test: impl FnOnce() -> Result<()>) -> Result
 
 /// Requests answers of each length from each target, from one port.
 fn check_answers(client: &Machine, targets: &[SocketAddr], lengths: &[usize]) -> Result<()> {
-    let any = if targets[0].is_ipv4() {
-        "0.0.0.0"
-    } else {
-        "::"
-    };
-    let socket = client.run(|| UdpSocket::bind((any, FROM)))?;
+    let socket = udp_bound(client, any_address(targets[0].ip(), FROM))?;
     socket.set_read_timeout(Some(patient(Duration::from_secs(1))))?;
     let mut number = 0;
     // All flows exist before the first large answer.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use abi::Address;
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Machine, RawSocket, patient, udp_socket, until};
+use e2e::{Machine, RawSocket, patient, udp_bound, udp_socket, until};
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrIn6, SockaddrStorage, recvmsg, setsockopt,
     sockopt,
@@ -42,7 +42,7 @@ impl Cell {
         at: SocketAddr,
         router: IpAddr,
     ) -> Result<Self> {
-        let receiver = server.run(|| UdpSocket::bind(at))?;
+        let receiver = udp_bound(server, at)?;
         let sender = client.run(|| udp_socket(0, to))?;
         Self::open(client, sender, receiver, router)
     }
@@ -55,7 +55,7 @@ impl Cell {
         at: SocketAddr,
         router: IpAddr,
     ) -> Result<Self> {
-        let sender = server.run(|| UdpSocket::bind(at))?;
+        let sender = udp_bound(server, at)?;
         sender.set_read_timeout(Some(Duration::from_millis(200)))?;
         let receiver = client.run(|| udp_socket(0, to))?;
         let peer = until("the request arrives", || {

@@ -261,7 +261,8 @@ fn script(stage: &Stage, plan: &[Planned<'_>], args: &Args, accelerator: Acceler
         .map(|count| format!(" RUST_TEST_THREADS={count}"))
         .unwrap_or_default();
     let mut script = format!("{variables} {told}{threads}\nresult=0\n");
-    let _ = writeln!(script, "modprobe -a br_netfilter 2>/dev/null || :");
+    // A kernel that loads a module for one request may refuse another one meanwhile.
+    let _ = writeln!(script, "modprobe -a br_netfilter veth 2>/dev/null || :");
     for (test, left) in plan {
         let mut words = args.filter.clone();
         if let Left::Only(failed) = left {
