@@ -38,6 +38,7 @@ impl<K: Kernel> Engine<K> {
         if items.iter().any(Item::has_failed) {
             self.reconcile(now);
         }
+        kernel::release_free_memory();
         let problems = self.node.peers.problems.len();
         tracing::info!(peers = count, problems, "peers changed");
         Ok(UpdateOutcome::Updated)

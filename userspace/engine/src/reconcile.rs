@@ -61,6 +61,8 @@ impl<K: Kernel> Engine<K> {
         self.upkeep.last_reconcile = Some(Arc::clone(&report));
         self.attachments.pending_verification.clear();
         self.attachments.compaction_failed = false;
+        // Observing and planning a whole node takes a multiple of the memory of its state.
+        kernel::release_free_memory();
         report
     }
 

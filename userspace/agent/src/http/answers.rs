@@ -19,6 +19,9 @@ const UNIT: usize = 1 << 10;
 /// Maximum memory of all responses that wait for their clients, in bytes. A longer one waits until
 /// it is the only one.
 const MEMORY_LIMIT: usize = 16 << 20;
+/// Size in bytes from which a response gives its memory back to the kernel: what it was made from
+/// has a multiple of it.
+const LARGE: usize = 256 << 10;
 /// Time that a request waits for other responses.
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -44,6 +47,15 @@ struct HeldBytes {
 impl AsRef<[u8]> for HeldBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        if self.bytes.len() >= LARGE {
+            self.bytes = Vec::new();
+            kernel::release_free_memory();
+        }
     }
 }
 
