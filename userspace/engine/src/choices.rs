@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use model::{NetworkName, NetworkPolicies, Peers};
+use model::{NetworkName, Peers};
+use planner::PolicyIndex;
 use store::Store;
 
 use crate::setting::Overrides;
@@ -21,7 +22,7 @@ pub(crate) struct Choices {
     /// Other nodes; `None` until the first list.
     pub(crate) peers: Option<Arc<Peers>>,
     /// Network policies; `None` until the first list, or if the stored one is unreadable.
-    pub(crate) policies: Option<Arc<NetworkPolicies>>,
+    pub(crate) policies: Option<Arc<PolicyIndex>>,
     /// Why the stored network policies are unreadable; `None` if they are not.
     pub(crate) policies_damage: Option<String>,
     /// Networks that stay without attachments.
@@ -48,7 +49,7 @@ impl Choices {
     }
 
     /// Returns the network policies; none until the first list.
-    pub(crate) fn network_policies(&self) -> Arc<NetworkPolicies> {
+    pub(crate) fn network_policies(&self) -> Arc<PolicyIndex> {
         self.policies.clone().unwrap_or_default()
     }
 }

@@ -44,7 +44,7 @@ impl<K: Kernel> Engine<K> {
             },
             datapath_log: self.kernel.datapath_log(),
             peers: Arc::clone(&self.node.peers),
-            policies: self.choices.network_policies(),
+            policies: Arc::clone(self.choices.network_policies().list()),
             last_reconcile: self.upkeep.last_reconcile.clone(),
         }
     }

@@ -23,12 +23,12 @@ impl<K: Kernel> Engine<K> {
         now: u64,
     ) -> Result<UpdateOutcome, EngineError> {
         let _policies = crash::verb("policies");
-        if self.choices.policies.as_deref() == Some(&policies) {
+        if self.choices.policies.as_ref().map(|it| &**it.list()) == Some(&policies) {
             return Ok(UpdateOutcome::Unchanged);
         }
         self.store.put_choice(POLICIES, &policies.to_string())?;
         let count = policies.policies.len();
-        self.choices.policies = Some(Arc::new(policies));
+        self.choices.policies = Some(Arc::new(policies.into()));
         self.choices.policies_damage = None;
         let mut items = Vec::new();
         let reconciled = self.reconcile_node(now, &mut items)?;
@@ -36,6 +36,7 @@ impl<K: Kernel> Engine<K> {
         if items.iter().any(Item::has_failed) {
             self.reconcile(now);
         }
+        kernel::release_free_memory();
         tracing::info!(policies = count, "network policies changed");
         Ok(UpdateOutcome::Updated)
     }

@@ -17,13 +17,13 @@ use std::num::NonZeroU16;
 
 use model::{
     Assigned, Attachment, Cidr, ContainerId, HairpinMode, Intent, Mac, ManagedLink, Netns,
-    NetworkAccess, NetworkPolicies, PortMapping, Route, RouteOptions, StandbyPort,
+    NetworkAccess, PortMapping, Route, RouteOptions, StandbyPort,
 };
 use steps::{Entries, EntryKey, LinkKind, ObservedNetns, PodSpec, Step, VethSpec};
 
 use crate::announcement::{LastMacs, announce};
 use crate::hooks::POD_HOOKS;
-use crate::policies::plan_policies_of;
+use crate::policies::{PolicyIndex, plan_policies_of};
 use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::{attachment_entries, hostport_key, hostport_keys, mapping_keys};
 use crate::{Plan, PortOwner, Records, Refusal};
@@ -45,7 +45,7 @@ pub struct AttachContext<'a> {
     /// The MAC address that each address had last.
     pub last_macs: &'a LastMacs,
     /// Network policies.
-    pub policies: &'a NetworkPolicies,
+    pub policies: &'a PolicyIndex,
 }
 
 /// Decides on an attachment and plans it. `observed` has the host's end and the bridge.

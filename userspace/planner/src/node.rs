@@ -258,7 +258,7 @@ fn flags(
     if intent.bypass.offloads_unreplied(observed) {
         flags |= abi::SettingsFlags::OFFLOAD_UNREPLIED;
     }
-    if !intent.policies.policies.is_empty() {
+    if !intent.policies.list().policies.is_empty() {
         flags |= abi::SettingsFlags::POLICIES;
     }
     if !observed.routes_by_port {

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use model::{Cidr, IfName, Network, NetworkPolicies};
+use model::{Cidr, IfName, Network};
 
-use crate::{BypassMode, PeerIntent, ShaperMode, XdpPrefilterMode};
+use crate::{BypassMode, PeerIntent, PolicyIndex, ShaperMode, XdpPrefilterMode};
 
 /// Desired state of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,5 +29,5 @@ pub struct NodeIntent {
     /// Other nodes, and how their pods are reached.
     pub peers: PeerIntent,
     /// Network policies; none until the first list.
-    pub policies: Arc<NetworkPolicies>,
+    pub policies: Arc<PolicyIndex>,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ipam::Leases;
-use model::{Attachment, Intent, NetworkPolicies, PortMapping, Record, Requested, State};
+use model::{Attachment, Intent, PortMapping, Record, Requested, State};
 use steps::{
     AttachmentNetns, Link, LinkKind, NetnsInside, NodeLink, Observed, ObservedAttachment,
     ObservedHostSide, ObservedNetns, PodSide, PortReservations, ReservationOwner, ReservedBy,
@@ -11,8 +11,8 @@ use steps::{
 };
 
 use crate::{
-    AttachContext, HostSide as _, LastMacs, Records, attachment_entries, attachment_reservations,
-    bridge_alias, plan_attach,
+    AttachContext, HostSide as _, LastMacs, PolicyIndex, Records, attachment_entries,
+    attachment_reservations, bridge_alias, plan_attach,
 };
 
 pub(crate) use model::testing::{key, network, network_of, parse, span};
@@ -127,7 +127,7 @@ pub(crate) struct World {
     pub(crate) leases: Leases,
     pub(crate) records: Records,
     pub(crate) last_macs: LastMacs,
-    pub(crate) policies: NetworkPolicies,
+    pub(crate) policies: PolicyIndex,
 }
 
 impl World {
@@ -136,7 +136,7 @@ impl World {
             leases: Leases::default(),
             records: Records::new(),
             last_macs: LastMacs::new(true),
-            policies: NetworkPolicies::default(),
+            policies: PolicyIndex::default(),
         }
     }
 

@@ -39,7 +39,11 @@ fn network_policies_are_replaced_as_a_whole_and_an_equal_list_changes_nothing() 
     assert_eq!(node.set_policies(TWO), UpdateOutcome::Unchanged);
     assert_eq!(node.policies(), TWO);
     let intent = node.engine().node_intent();
-    assert_eq!(intent.policies.to_string(), TWO, "the planner has them");
+    assert_eq!(
+        intent.policies.list().to_string(),
+        TWO,
+        "the planner has them"
+    );
     assert_eq!(node.set_policies(""), UpdateOutcome::Updated);
     assert_eq!(node.policies(), "");
 }

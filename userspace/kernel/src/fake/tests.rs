@@ -120,7 +120,7 @@ impl Node {
             generation: self.generation,
             mtu: 1500,
             last_macs: &planner::LastMacs::new(true),
-            policies: &model::NetworkPolicies::default(),
+            policies: &planner::PolicyIndex::default(),
         };
         planner::plan_attach(intent, &observed, &context)
     }

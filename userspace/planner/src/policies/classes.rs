@@ -20,6 +20,8 @@ pub(super) struct Classes<'a> {
     /// Of each prefix whose class is not that of the prefix around it.
     prefixes: BTreeMap<Cidr, Class<'a>>,
     identities: BTreeMap<Class<'a>, u32>,
+    /// The identities of the addresses that a peer contains.
+    of_peers: BTreeMap<&'a PolicyPeer, BTreeSet<u32>>,
 }
 
 impl<'a> Classes<'a> {
@@ -55,12 +57,19 @@ impl<'a> Classes<'a> {
         let mut numbers = Numbers::default();
         let distinct: BTreeSet<&Class<'a>> = prefixes.values().collect();
         let named = distinct.into_iter().filter(|class| !class.is_empty());
-        let identities = named
-            .map(|class| (class.clone(), numbers.of(&format!("{class:?}"))))
+        let identities: BTreeMap<Class<'a>, u32> = named
+            .map(|class| (class.clone(), numbers.of(format!("{class:?}").as_bytes())))
             .collect();
+        let mut of_peers: BTreeMap<&PolicyPeer, BTreeSet<u32>> = BTreeMap::new();
+        for (class, identity) in &identities {
+            for peer in class {
+                of_peers.entry(peer).or_default().insert(*identity);
+            }
+        }
         Self {
             prefixes,
             identities,
+            of_peers,
         }
     }
 
@@ -84,12 +93,8 @@ impl<'a> Classes<'a> {
 
     /// Returns the identities of all addresses that any of the peers contains.
     pub(super) fn containing(&self, peers: &[PolicyPeer]) -> BTreeSet<u32> {
-        let has_one = |class: &Class<'_>| peers.iter().any(|peer| class.contains(peer));
-        let identities = self.identities.iter();
-        identities
-            .filter(|(class, _)| has_one(class))
-            .map(|(_, identity)| *identity)
-            .collect()
+        let known = peers.iter().filter_map(|peer| self.of_peers.get(peer));
+        known.flatten().copied().collect()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Entries of network policies in the datapath's tables.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use model::{Attachment, NetworkPolicies, NetworkPolicy};
-use steps::{Entries, Entry, EntryKey, Step};
+use model::{Attachment, NetworkPolicy};
+use steps::{AllowedKey, Entries, Entry, EntryKey, Step};
 
-use super::{CompiledPolicies, SelectablePod, compile, is_selecting};
+use super::{AssignedSets, PolicyIndex, SelectablePod, is_selecting};
 use crate::{Plan, Records};
 
 /// The interface that a runtime makes in each pod. Policies that select pods by name apply to it:
@@ -46,62 +47,96 @@ pub fn is_selected_by(attachment: &Attachment, policy: &NetworkPolicy) -> bool {
 /// Returns the entries for these attachments, in the order in which they must be written: what a
 /// rule set allows, then identities, then the pods' rule sets.
 pub(crate) fn policy_entries<'a>(
-    list: &NetworkPolicies,
-    attachments: impl Iterator<Item = &'a Attachment> + Clone,
+    policies: &PolicyIndex,
+    attachments: impl Iterator<Item = &'a Attachment>,
 ) -> [Entries; 3] {
-    if list.policies.is_empty() {
-        return [const { Entries::new() }; 3];
-    }
-    let pods: Vec<OwnedPod<'_>> = attachments.map(OwnedPod::of).collect();
-    let CompiledPolicies {
-        identities,
-        allowed,
-        pods: sets,
-    } = compile(list, pods.iter().map(OwnedPod::selectable));
-    let of_pod = |pod: &OwnedPod<'_>| {
-        let own = sets.get(&pod.attachment.slot)?;
-        let entry = Entry::RuleSets {
-            generation: pod.attachment.generation,
-            ingress: own.ingress,
-            egress: own.egress,
-        };
-        Some((EntryKey::RuleSets(pod.attachment.slot), entry))
-    };
+    let assigned = Assigned::of(policies, attachments);
+    let numbers = assigned.sets.numbers.iter();
+    let allowed = numbers.flat_map(|(set, number)| policies.keys(set, *number));
     let rule = |key| (EntryKey::PolicyRule(key), Entry::PolicyRule);
-    let identity = |(prefix, identity)| (EntryKey::Identity(prefix), Entry::Identity(identity));
+    let identity =
+        |(prefix, identity): (&_, &_)| (EntryKey::Identity(*prefix), Entry::Identity(*identity));
     [
-        allowed.into_iter().map(rule).collect(),
-        identities.into_iter().map(identity).collect(),
-        pods.iter().filter_map(of_pod).collect(),
+        allowed.map(rule).collect(),
+        policies.identities.iter().map(identity).collect(),
+        assigned.pod_entries(),
     ]
 }
 
+/// Attachments with their rule sets.
+struct Assigned<'a> {
+    attachments: Vec<&'a Attachment>,
+    sets: AssignedSets,
+}
+
+impl<'a> Assigned<'a> {
+    fn of(policies: &PolicyIndex, attachments: impl Iterator<Item = &'a Attachment>) -> Self {
+        let attachments: Vec<&Attachment> = attachments.collect();
+        let pods: Vec<OwnedPod<'_>> = attachments.iter().copied().map(OwnedPod::of).collect();
+        Self {
+            sets: policies.assign(pods.iter().map(OwnedPod::selectable)),
+            attachments,
+        }
+    }
+
+    fn pod_entries(&self) -> Entries {
+        let of_pod = |attachment: &&Attachment| {
+            let own = self.sets.pods.get(&attachment.slot)?;
+            let entry = Entry::RuleSets {
+                generation: attachment.generation,
+                ingress: own.ingress,
+                egress: own.egress,
+            };
+            Some((EntryKey::RuleSets(attachment.slot), entry))
+        };
+        self.attachments.iter().filter_map(of_pod).collect()
+    }
+
+    /// Returns the keys of the rule sets that `other` has not, or with another number.
+    fn keys_beside(&self, other: &Self, policies: &PolicyIndex) -> BTreeSet<AllowedKey> {
+        let numbers = self.sets.numbers.iter();
+        let differing =
+            numbers.filter(|(set, number)| other.sets.numbers.get(*set) != Some(number));
+        differing
+            .flat_map(|(set, number)| policies.keys(set, *number))
+            .collect()
+    }
+}
+
 /// Plans the entries that an attachment needs which is new, or whose addresses are, beside those of
-/// the existing ones. Entries that are not needed any longer stay until the next plan of the node.
+/// the existing ones. Identities are those of the list, so they are there. Entries that are not
+/// needed any longer stay until the next plan of the node.
 pub fn plan_policies_of(
     attachment: &Attachment,
-    list: &NetworkPolicies,
+    policies: &PolicyIndex,
     records: &Records,
 ) -> Plan {
-    let mut policies = list.policies.iter();
-    if !policies.any(|policy| is_selected_by(attachment, policy)) {
+    let pod = OwnedPod::of(attachment);
+    if policies.selecting(&pod.selectable()).is_empty() {
         return Plan::default();
     }
     let existing = records.values().map(|record| &record.attachment);
     let others = existing.clone().filter(|other| other.key != attachment.key);
-    let before = policy_entries(list, existing);
-    let after = policy_entries(list, others.chain([attachment]));
-    let changed = before.iter().zip(after).flat_map(|(before, after)| {
-        let missing = after
-            .into_iter()
-            .filter(|(key, entry)| before.get(key) != Some(entry));
-        missing.map(|(key, entry)| Step::PutEntry {
-            previous: before.get(&key).cloned(),
-            key,
-            entry,
-        })
+    let before = Assigned::of(policies, existing);
+    let after = Assigned::of(policies, others.chain([attachment]));
+    let old = before.keys_beside(&after, policies);
+    let new = after.keys_beside(&before, policies).into_iter();
+    let rules = new
+        .filter(|key| !old.contains(key))
+        .map(|key| Step::PutEntry {
+            key: EntryKey::PolicyRule(key),
+            entry: Entry::PolicyRule,
+            previous: None,
+        });
+    let pods_before = before.pod_entries();
+    let pods = after.pod_entries().into_iter();
+    let changed = pods.filter(|(key, entry)| pods_before.get(key) != Some(entry));
+    let pods = changed.map(|(key, entry)| Step::PutEntry {
+        previous: pods_before.get(&key).cloned(),
+        key,
+        entry,
     });
-    Plan::of(changed)
+    Plan::of(rules.chain(pods))
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Tests of the entries of network policies in plans.
 
+use std::sync::Arc;
+
 use insta::assert_snapshot;
-use model::{PodSelector, PolicyPeer, PolicyPort, PolicyRule, Protocol};
+use model::{NetworkPolicies, PodSelector, PolicyPeer, PolicyPort, PolicyRule, Protocol};
 use steps::Observed;
 
 use super::*;
@@ -32,7 +34,7 @@ fn policies(pods: &str) -> NetworkPolicies {
 fn intent_with(list: NetworkPolicies) -> NodeIntent {
     NodeIntent {
         networks: vec![network()],
-        policies: list.into(),
+        policies: Arc::new(list.into()),
         ..NodeIntent::default()
     }
 }
@@ -79,9 +81,9 @@ fn rules_are_written_before_the_pods_that_have_them() {
         &world.records,
     );
     assert_snapshot!(policy_steps(&plan.plan), @r"
-    1. write rule set 1ec86dda, identity 93fba717, tcp 80/16: allowed
+    1. write rule set 8942f93d, identity 93fba717, tcp 80/16: allowed
     2. write identity of 10.9.0.7/32: 93fba717
-    3. write rule sets of pod 7: generation 40, ingress 1ec86dda, egress 00000000
+    3. write rule sets of pod 7: generation 40, ingress 8942f93d, egress 00000000
     ");
 }
 
@@ -97,24 +99,31 @@ fn the_node_has_what_the_list_says_and_nothing_of_an_earlier_one() {
         assert!(policy_steps(&again).is_empty(), "{again}");
     };
     let count = |observed: &Observed| {
-        let keys = observed.entries.keys();
-        keys.filter(|key| matches!(key, EntryKey::RuleSets(_) | EntryKey::Identity(_)))
-            .count()
+        let count = |is_one: fn(&EntryKey) -> bool| {
+            let keys = observed.entries.keys();
+            keys.filter(|key| is_one(key)).count()
+        };
+        [
+            count(|key| matches!(key, EntryKey::PolicyRule(_))),
+            count(|key| matches!(key, EntryKey::Identity(_))),
+            count(|key| matches!(key, EntryKey::RuleSets(_))),
+        ]
     };
     apply(policies("10.1.0.0/24"), &mut observed);
     assert!(has_policies(&observed));
-    assert_eq!(count(&observed), 2);
-    // A policy that selects no pod of the node.
+    assert_eq!(count(&observed), [1, 1, 1]);
+    // A policy that selects no pod of the node: identities are those of the list.
     apply(policies("10.2.0.0/24"), &mut observed);
-    assert_eq!(count(&observed), 0);
+    assert_eq!(count(&observed), [0, 1, 0]);
     apply(NetworkPolicies::default(), &mut observed);
     assert!(!has_policies(&observed));
+    assert_eq!(count(&observed), [0, 0, 0]);
 }
 
 #[test]
 fn an_add_writes_the_policies_of_its_pod_before_the_pod_can_send() {
     let mut world = World::empty();
-    world.policies = policies("10.1.0.0/24");
+    world.policies = policies("10.1.0.0/24").into();
     let observed = empty_netns(&node());
     let (own, plan) = plan_attach(&intent("c1"), &observed, &world.context()).unwrap();
     let steps = plan.steps();
@@ -122,7 +131,8 @@ fn an_add_writes_the_policies_of_its_pod_before_the_pod_can_send() {
     let sets = steps.iter().position(of_pod).unwrap();
     let up = |step: &Step| matches!(step, Step::SetUpPod(_));
     assert!(sets < steps.iter().position(up).unwrap(), "{plan}");
-    assert_eq!(policy_steps(&plan).steps().len(), 3);
+    // The identities are there since the list is.
+    assert_eq!(policy_steps(&plan).steps().len(), 2);
     // The second pod has the same rule set.
     let first = Attachment { slot: 6, ..own };
     world.remember(&first, model::State::Attached);
@@ -130,7 +140,7 @@ fn an_add_writes_the_policies_of_its_pod_before_the_pod_can_send() {
     let (_, plan) = plan_attach(&request, &observed, &world.context()).unwrap();
     assert_eq!(policy_steps(&plan).steps().len(), 1);
     // Pods without policies have no rule sets.
-    world.policies = policies("10.2.0.0/24");
+    world.policies = policies("10.2.0.0/24").into();
     let (_, plan) = plan_attach(&request, &observed, &world.context()).unwrap();
     assert!(policy_steps(&plan).is_empty());
 }
