@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
-    InterfaceSettings, NetnsPath, Network, NetworkName, NetworkPolicies, Peers, PortMapping,
-    RangeSet, Record,
+    InterfaceSettings, NetnsPath, Network, NetworkName, Peers, PortMapping, RangeSet, Record,
 };
-use planner::NodeCondition;
+use planner::{NodeCondition, PolicyIndex};
 use steps::PodSide;
 use tokio::sync::oneshot;
 
@@ -147,8 +146,8 @@ commands! {
         ["set non-masquerade CIDRs", None, change] |engine| engine.set_non_masquerade(prefixes);
     SetPeers(peers: Peers, now: u64) -> UpdateOutcome
         ["set peers", None, change] |engine| engine.set_peers(peers, now);
-    SetPolicies(policies: NetworkPolicies, now: u64) -> UpdateOutcome
-        ["set policies", None, change] |engine| engine.set_policies(policies, now);
+    SetPolicies(policies: Box<PolicyIndex>, now: u64) -> UpdateOutcome
+        ["set policies", None, change] |engine| engine.set_policies(*policies, now);
 
     // The agent's own.
     Configure(configuration: Box<ConfigChange>, now: u64) -> ()

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kernel::Kernel;
-use model::NetworkPolicies;
+use planner::PolicyIndex;
 
 use crate::commands::Command;
 use crate::node::NodeState;
@@ -19,16 +19,17 @@ impl<K: Kernel> Engine<K> {
     /// next reconciliation tries them again. `now` is in seconds since 1970.
     pub fn set_policies(
         &mut self,
-        policies: NetworkPolicies,
+        policies: PolicyIndex,
         now: u64,
     ) -> Result<UpdateOutcome, EngineError> {
         let _policies = crash::verb("policies");
-        if self.choices.policies.as_ref().map(|it| &**it.list()) == Some(&policies) {
+        if self.choices.policies.as_deref() == Some(&policies) {
             return Ok(UpdateOutcome::Unchanged);
         }
-        self.store.put_choice(POLICIES, &policies.to_string())?;
-        let count = policies.policies.len();
-        self.choices.policies = Some(Arc::new(policies.into()));
+        let list = policies.list();
+        self.store.put_choice(POLICIES, &list.to_string())?;
+        let count = list.policies.len();
+        self.choices.policies = Some(Arc::new(policies));
         self.choices.policies_damage = None;
         let mut items = Vec::new();
         let reconciled = self.reconcile_node(now, &mut items)?;
@@ -46,10 +47,10 @@ impl Handle {
     /// Replaces all network policies; `now` is in seconds since 1970.
     pub async fn set_policies(
         &self,
-        policies: NetworkPolicies,
+        policies: PolicyIndex,
         now: u64,
     ) -> Result<UpdateOutcome, EngineError> {
-        self.execute(|reply| Command::SetPolicies(policies, now, reply))
+        self.execute(|reply| Command::SetPolicies(Box::new(policies), now, reply))
             .await
     }
 

@@ -1,5 +1,6 @@
 //! The stored network policies.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use model::NetworkPolicies;
@@ -11,12 +12,18 @@ pub(crate) const POLICIES: &str = "policies";
 
 /// Returns the stored list, and why it cannot be read.
 pub(crate) fn load(store: &Store) -> (Option<Arc<PolicyIndex>>, Option<String>) {
-    match store.choice(POLICIES).map(str::parse::<NetworkPolicies>) {
-        None => (None, None),
-        Some(Ok(policies)) => (Some(Arc::new(policies.into())), None),
-        Some(Err(error)) => {
+    let Some(text) = store.choice(POLICIES) else {
+        return (None, None);
+    };
+    match read(text) {
+        Ok(policies) => (Some(Arc::new(policies)), None),
+        Err(error) => {
             tracing::error!(%error, "stored network policies unreadable: none is in effect");
             (None, Some(error.to_string()))
         }
     }
+}
+
+fn read(text: &str) -> Result<PolicyIndex, Box<dyn Error>> {
+    Ok(PolicyIndex::new(text.parse::<NetworkPolicies>()?)?)
 }

@@ -104,7 +104,7 @@ pub use offload_shares::{OffloadShares, offload_account};
 pub use peer_intent::{PeerIntent, PeerOptions, TunnelOptions};
 pub use peers::{PeerPlan, PeerProblem, PeerProblemKind, PeerState, PeerStatus, plan_peers};
 pub use plan::Plan;
-pub use policies::{PolicyIndex, is_selected_by, plan_policies_of};
+pub use policies::{PolicyIndex, PolicyLimit, is_selected_by, plan_policies_of};
 pub use port_holder::{
     binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports, plan_left_ports,
 };

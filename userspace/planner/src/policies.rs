@@ -21,7 +21,7 @@ use model::{NetworkPolicy, PodName, PolicyDirection};
 
 pub(crate) use self::entries::policy_entries;
 pub use self::entries::{is_selected_by, plan_policies_of};
-pub use self::index::PolicyIndex;
+pub use self::index::{PolicyIndex, PolicyLimit};
 
 /// A pod of this node, as policies select it.
 #[derive(Clone, Copy, Debug)]

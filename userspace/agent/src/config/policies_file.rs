@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use engine::Handle;
+use planner::PolicyIndex;
 
 use crate::clock;
 use crate::config::policies;
@@ -22,7 +23,7 @@ struct PoliciesFile(Handle);
 
 impl FollowedFile for PoliciesFile {
     async fn apply(&self, text: &str) -> Result<()> {
-        let wanted = policies::parse(text)?;
+        let wanted = PolicyIndex::new(policies::parse(text)?)?;
         self.0.set_policies(wanted, clock::now()).await?;
         Ok(())
     }

@@ -14,6 +14,7 @@ use cni::Error;
 use model::{
     NetworkPolicies, NetworkPolicy, PodSelector, PolicyPeer, PolicyPort, PolicyRule, Record,
 };
+use planner::PolicyIndex;
 
 use crate::app::App;
 use crate::clock;
@@ -34,6 +35,8 @@ pub(crate) async fn replace(State(app): State<Arc<App>>, body: Body) -> Result<R
     let policies = policies::validate(&wanted.value.0)
         .map_err(|error| Error::invalid_config(format!("{error:#}")))?;
     drop(wanted);
+    let policies =
+        PolicyIndex::new(policies).map_err(|limit| Error::invalid_config(limit.to_string()))?;
     app.handle.set_policies(policies, clock::now()).await?;
     list(State(app)).await
 }

@@ -1,6 +1,6 @@
 //! Network policies: they are stored before they are applied, and survive the agent.
 
-use ::model::NetworkPolicies;
+use planner::PolicyIndex;
 
 use super::failing_kernel::{Fate, survive};
 use super::*;
@@ -15,10 +15,13 @@ const TWO: &str = "group web 10.1.0.2/32\n\
                    pod shop web-0\n\
                    egress\n";
 
+fn compiled(text: &str) -> PolicyIndex {
+    PolicyIndex::new(text.parse().unwrap()).unwrap()
+}
+
 impl Node {
     fn set_policies(&mut self, text: &str) -> UpdateOutcome {
-        let policies = text.parse().unwrap();
-        self.engine().set_policies(policies, NOW).unwrap()
+        self.engine().set_policies(compiled(text), NOW).unwrap()
     }
 
     fn policies(&mut self) -> String {
@@ -64,8 +67,7 @@ fn network_policies_survive_the_agent_without_their_source() {
 fn network_policies_are_stored_before_they_are_applied() {
     let mut node = Node::start();
     node.kernel.meet(Fate::Fail(0));
-    let policies: NetworkPolicies = TWO.parse().unwrap();
-    node.engine().set_policies(policies, NOW).unwrap_err();
+    node.engine().set_policies(compiled(TWO), NOW).unwrap_err();
     assert_eq!(node.policies(), TWO);
     node.restart();
     assert_eq!(node.policies(), TWO);

@@ -51,8 +51,9 @@ pub(crate) fn policy_entries<'a>(
     attachments: impl Iterator<Item = &'a Attachment>,
 ) -> [Entries; 3] {
     let assigned = Assigned::of(policies, attachments);
-    let numbers = assigned.sets.numbers.iter();
-    let allowed = numbers.flat_map(|(set, number)| policies.keys(set, *number));
+    // One that has no room in the table fails, and is reported: connections that it would allow are
+    // refused.
+    let allowed = policies.keys(assigned.sets.numbers.iter()).into_iter();
     let rule = |key| (EntryKey::PolicyRule(key), Entry::PolicyRule);
     let identity =
         |(prefix, identity): (&_, &_)| (EntryKey::Identity(*prefix), Entry::Identity(*identity));
@@ -97,9 +98,7 @@ impl<'a> Assigned<'a> {
         let numbers = self.sets.numbers.iter();
         let differing =
             numbers.filter(|(set, number)| other.sets.numbers.get(*set) != Some(number));
-        differing
-            .flat_map(|(set, number)| policies.keys(set, *number))
-            .collect()
+        policies.keys(differing)
     }
 }
 

@@ -3,15 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use abi::maps;
 use model::{
-    Cidr, NetworkPolicies, NetworkPolicy, PodName, PodSelector, PolicyDirection, PolicyPort,
-    PolicyRule,
+    Cidr, NetworkPolicies, NetworkPolicy, PodName, PodSelector, PolicyDirection, PolicyPeer,
+    PolicyPort, PolicyRule,
 };
 use steps::{AllowedKey, AllowedPorts};
 
-use super::classes::Classes;
+use super::classes::{Classes, MAX_MEMBERS};
 use super::port_ranges::blocks;
 use super::{AssignedSets, Numbers, RuleSet, SelectablePod, fnv1a};
+
+/// Room in the table of what rule sets allow.
+pub(super) const MOST_KEYS: usize = maps::POLICY_RULES_CAPACITY as usize;
 
 /// Network policies, compiled but for the pods of the node, which come and go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub struct PolicyIndex {
     of_policies: Vec<RulesOfPolicy>,
     /// The different rules, in their order.
     rules: Vec<CompiledRule>,
+    /// Identities of the addresses of each of the different peers.
+    of_peers: Vec<BTreeSet<u32>>,
     /// Identity of the addresses of each prefix, unless a longer one contains them.
     pub(super) identities: BTreeMap<Cidr, u32>,
 }
@@ -43,58 +49,97 @@ struct RulesOfPolicy {
 struct CompiledRule {
     /// Hash of the rule itself.
     hash: u32,
-    /// Identities of its peers; 0 for every address.
-    identities: BTreeSet<u32>,
+    /// Places of its peers; `None` for every address.
+    peers: Option<Vec<usize>>,
     ports: BTreeSet<AllowedPorts>,
 }
 
-impl From<NetworkPolicies> for PolicyIndex {
-    /// Compiles a list. A group that does not exist has no address.
-    fn from(list: NetworkPolicies) -> Self {
-        let all = list.policies.iter().flat_map(rules_of);
-        let different: BTreeSet<&PolicyRule> = all.collect();
-        let peers = different
-            .iter()
-            .flat_map(|rule| rule.peers.iter().flatten());
-        let classes = Classes::of(&peers.collect(), &list.groups);
-        let places: BTreeMap<&PolicyRule, usize> = different.iter().copied().zip(0..).collect();
-        let of_policy = |policy: &NetworkPolicy| {
-            let places = |rules: &Vec<PolicyRule>| {
-                let known = rules.iter().filter_map(|rule| places.get(rule));
-                known.copied().collect()
-            };
-            RulesOfPolicy {
-                ingress: policy.ingress.as_ref().map(places),
-                egress: policy.egress.as_ref().map(places),
-            }
-        };
-        let mut by_name: BTreeMap<PodName, Vec<usize>> = BTreeMap::new();
-        let mut by_prefix: BTreeMap<Cidr, Vec<usize>> = BTreeMap::new();
-        for (place, policy) in list.policies.iter().enumerate() {
-            for selector in &policy.pods {
-                let places = match selector {
-                    PodSelector::Name(name) => by_name.entry(name.clone()).or_default(),
-                    PodSelector::Prefix(prefix) => by_prefix.entry(*prefix).or_default(),
-                };
-                places.push(place);
-            }
-        }
-        Self {
-            by_name,
-            lengths: by_prefix.keys().map(Cidr::prefix_len).collect(),
-            by_prefix,
-            of_policies: list.policies.iter().map(of_policy).collect(),
-            rules: different
-                .iter()
-                .map(|rule| CompiledRule::of(rule, &classes))
-                .collect(),
-            identities: classes.identities(),
-            list: Arc::new(list),
-        }
-    }
+/// Why a list of policies cannot be compiled: it would need more memory than a node has for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyLimit {
+    /// Too many peers contain the same addresses.
+    #[error(
+        "the peers of the rules overlap too much: {MAX_MEMBERS} pairs of a peer and different \
+         addresses are the maximum"
+    )]
+    Overlaps,
+    /// The rules have too many different addresses and ports.
+    #[error(
+        "the rules need {keys} entries for their addresses and ports, those of policy {policy} the \
+         most: {MOST_KEYS} is the maximum"
+    )]
+    Rules {
+        /// Entries that all rules need.
+        keys: usize,
+        /// Name of the policy that has the largest rule.
+        policy: String,
+    },
 }
 
 impl PolicyIndex {
+    /// Compiles a list. A group that does not exist has no address.
+    pub fn new(list: NetworkPolicies) -> Result<Self, PolicyLimit> {
+        let all = list.policies.iter().flat_map(rules_of);
+        let rules: BTreeSet<&PolicyRule> = all.collect();
+        let peers = rules.iter().flat_map(|rule| rule.peers.iter().flatten());
+        let peers: BTreeSet<&PolicyPeer> = peers.collect();
+        let peers: Vec<&PolicyPeer> = peers.into_iter().collect();
+        let classes = Classes::of(&peers, &list.groups)?;
+        let (rule_places, peer_places) = (places(&rules), places(&peers));
+        let (by_name, by_prefix) = selectors(&list);
+        let index = Self {
+            by_name,
+            lengths: by_prefix.keys().map(Cidr::prefix_len).collect(),
+            by_prefix,
+            of_policies: (list.policies.iter())
+                .map(|policy| RulesOfPolicy::of(policy, &rule_places))
+                .collect(),
+            rules: (rules.iter())
+                .map(|rule| CompiledRule::of(rule, &peer_places))
+                .collect(),
+            of_peers: classes.of_peers,
+            identities: classes.of_prefixes,
+            list: Arc::new(list),
+        };
+        index.check_size()?;
+        Ok(index)
+    }
+
+    /// Refuses rules that do not fit into the table together.
+    fn check_size(&self) -> Result<(), PolicyLimit> {
+        let of_peer = |place: &usize| self.of_peers.get(*place).map_or(0, BTreeSet::len);
+        let of_rule = |rule: &CompiledRule| rule.peers.iter().flatten().map(of_peer).sum::<usize>();
+        if self.rules.iter().map(of_rule).sum::<usize>() > 4 * MAX_MEMBERS {
+            return Err(PolicyLimit::Overlaps);
+        }
+        let keys_of = |rule: &CompiledRule| self.identities_of(rule).len() * rule.ports.len();
+        let keys: Vec<usize> = self.rules.iter().map(keys_of).collect();
+        let all = keys.iter().sum();
+        if all <= MOST_KEYS {
+            return Ok(());
+        }
+        let largest = |(_, rules): &(_, &RulesOfPolicy)| {
+            let places = rules.ingress.iter().chain(&rules.egress).flatten();
+            places.filter_map(|place| keys.get(*place)).max()
+        };
+        let policies = self.list.policies.iter().zip(&self.of_policies);
+        let policy = policies.max_by_key(largest);
+        Err(PolicyLimit::Rules {
+            keys: all,
+            policy: policy
+                .map(|(policy, _)| policy.name.clone())
+                .unwrap_or_default(),
+        })
+    }
+
+    /// Returns the identities of the peers of a rule; 0 for every address.
+    fn identities_of(&self, rule: &CompiledRule) -> BTreeSet<u32> {
+        match &rule.peers {
+            None => BTreeSet::from([0]),
+            Some(peers) => Classes::containing(&self.of_peers, peers),
+        }
+    }
+
     /// Returns the policies.
     pub fn list(&self) -> &Arc<NetworkPolicies> {
         &self.list
@@ -134,13 +179,28 @@ impl PolicyIndex {
         assigned
     }
 
-    /// Returns the keys of a rule set.
-    pub(super) fn keys(&self, set: &RuleSet, number: u32) -> BTreeSet<AllowedKey> {
+    /// Returns the keys of rule sets with their numbers, and no more than one that has no room.
+    pub(super) fn keys<'a>(
+        &self,
+        sets: impl Iterator<Item = (&'a RuleSet, &'a u32)>,
+    ) -> BTreeSet<AllowedKey> {
+        let mut found = BTreeSet::new();
+        for key in sets.flat_map(|(set, number)| self.keys_of(set, *number)) {
+            found.insert(key);
+            if found.len() > MOST_KEYS {
+                break;
+            }
+        }
+        found
+    }
+
+    fn keys_of(&self, set: &RuleSet, number: u32) -> impl Iterator<Item = AllowedKey> {
         let rules = set.iter().filter_map(|place| self.rules.get(*place));
-        let keys_of = |rule: &CompiledRule| {
-            let pairs = rule.identities.iter().flat_map(|identity| {
+        let keys_of = move |rule: &CompiledRule| {
+            let identities = self.identities_of(rule).into_iter();
+            let pairs = identities.flat_map(|identity| {
                 let ports = rule.ports.iter();
-                ports.map(move |ports| (*identity, *ports))
+                ports.map(move |ports| (identity, *ports))
             });
             let key = |(identity, ports)| AllowedKey {
                 rules: number,
@@ -149,7 +209,7 @@ impl PolicyIndex {
             };
             pairs.map(key).collect::<Vec<_>>()
         };
-        rules.flat_map(keys_of).collect()
+        rules.flat_map(keys_of)
     }
 
     /// Returns the places of the policies that select a pod, in order.
@@ -185,17 +245,54 @@ impl PolicyIndex {
     }
 }
 
+impl RulesOfPolicy {
+    fn of(policy: &NetworkPolicy, places: &BTreeMap<&PolicyRule, usize>) -> Self {
+        let places = |rules: &Vec<PolicyRule>| {
+            let known = rules.iter().filter_map(|rule| places.get(rule));
+            known.copied().collect()
+        };
+        Self {
+            ingress: policy.ingress.as_ref().map(places),
+            egress: policy.egress.as_ref().map(places),
+        }
+    }
+}
+
 impl CompiledRule {
-    fn of(rule: &PolicyRule, classes: &Classes<'_>) -> Self {
+    fn of(rule: &PolicyRule, places: &BTreeMap<&PolicyPeer, usize>) -> Self {
+        let places = |peers: &Vec<PolicyPeer>| {
+            let known = peers.iter().filter_map(|peer| places.get(peer));
+            known.copied().collect()
+        };
         Self {
             hash: fnv1a(format!("{rule:?}").as_bytes()),
-            identities: match &rule.peers {
-                None => BTreeSet::from([0]),
-                Some(peers) => classes.containing(peers),
-            },
+            peers: rule.peers.as_ref().map(places),
             ports: allowed_ports(&rule.ports),
         }
     }
+}
+
+/// Returns the place of each item.
+fn places<'a, T: Ord>(items: impl IntoIterator<Item = &'a &'a T>) -> BTreeMap<&'a T, usize> {
+    items.into_iter().copied().zip(0..).collect()
+}
+
+/// Places of policies, by what selects pods for them.
+type Selectors = (BTreeMap<PodName, Vec<usize>>, BTreeMap<Cidr, Vec<usize>>);
+
+/// Returns the places of the policies, by the names and the prefixes of their pods.
+fn selectors(list: &NetworkPolicies) -> Selectors {
+    let (mut by_name, mut by_prefix) = Selectors::default();
+    for (place, policy) in list.policies.iter().enumerate() {
+        for selector in &policy.pods {
+            let places = match selector {
+                PodSelector::Name(name) => by_name.entry(name.clone()).or_default(),
+                PodSelector::Prefix(prefix) => by_prefix.entry(*prefix).or_default(),
+            };
+            places.push(place);
+        }
+    }
+    (by_name, by_prefix)
 }
 
 fn rules_of(policy: &NetworkPolicy) -> impl Iterator<Item = &PolicyRule> {

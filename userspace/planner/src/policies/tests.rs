@@ -31,13 +31,10 @@ struct Compiled {
 }
 
 fn compile(list: &NetworkPolicies, pod: SelectablePod<'_>) -> Compiled {
-    let index = PolicyIndex::from(list.clone());
+    let index = PolicyIndex::new(list.clone()).unwrap();
     let AssignedSets { numbers, pods } = index.assign([pod]);
-    let sets = numbers.iter();
     Compiled {
-        allowed: sets
-            .flat_map(|(set, number)| index.keys(set, *number))
-            .collect(),
+        allowed: index.keys(numbers.iter()),
         identities: index.identities,
         pods,
     }
@@ -313,4 +310,74 @@ fn a_thousand_policies_with_ten_thousand_pods_are_a_row_for_each_pod_and_group()
     let compiled = compile(&list, pod);
     assert_eq!(compiled.identities.len(), 10_000);
     assert_eq!(compiled.allowed.len(), 1000);
+}
+
+/// A policy for every pod, whose only rule allows these peers and ports.
+fn policy_of(number: u32, peers: Vec<PolicyPeer>, ports: Vec<PolicyPort>) -> NetworkPolicy {
+    NetworkPolicy {
+        name: format!("shop/{number}"),
+        pods: [PodSelector::Prefix("10.0.0.0/8".parse().unwrap())].into(),
+        ingress: Some(vec![PolicyRule {
+            peers: Some(peers),
+            ports,
+        }]),
+        egress: None,
+    }
+}
+
+/// Each block contains the exceptions of all others: their classes have as many members as the
+/// square of their number.
+#[test]
+fn policies_whose_peers_overlap_too_much_are_refused_before_they_take_memory() {
+    let block = |number: u32| {
+        let hole = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 | number));
+        PolicyPeer::Block {
+            cidr: "0.0.0.0/0".parse().unwrap(),
+            except: vec![Cidr::containing(hole, 32).unwrap()],
+        }
+    };
+    let list = |count| NetworkPolicies {
+        policies: (0..count)
+            .map(|number| policy_of(number, vec![block(number)], Vec::new()))
+            .collect(),
+        ..NetworkPolicies::default()
+    };
+    assert!(PolicyIndex::new(list(200)).is_ok());
+    assert_eq!(PolicyIndex::new(list(4000)), Err(PolicyLimit::Overlaps));
+}
+
+#[test]
+fn rules_that_need_more_entries_than_the_table_has_are_refused_by_the_name_of_the_largest() {
+    let odd_ports = (0..1000).map(|number| PolicyPort {
+        protocol: Protocol::Tcp,
+        ports: Some((2 * number, 2 * number)),
+    });
+    let odd_ports: Vec<PolicyPort> = odd_ports.collect();
+    let list = NetworkPolicies {
+        policies: vec![
+            policy_of(1, vec![PolicyPeer::Group("0".to_owned())], Vec::new()),
+            policy_of(
+                2,
+                (0..300)
+                    .map(|number| PolicyPeer::Group(number.to_string()))
+                    .collect(),
+                odd_ports,
+            ),
+        ],
+        groups: (0..300_u32)
+            .map(|number| {
+                let own = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 | number));
+                (
+                    number.to_string(),
+                    [Cidr::containing(own, 32).unwrap()].into(),
+                )
+            })
+            .collect(),
+    };
+    let refused = PolicyIndex::new(list).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the rules need 300001 entries for their addresses and ports, those of policy shop/2 the \
+         most: 262144 is the maximum"
+    );
 }

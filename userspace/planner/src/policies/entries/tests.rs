@@ -34,7 +34,7 @@ fn policies(pods: &str) -> NetworkPolicies {
 fn intent_with(list: NetworkPolicies) -> NodeIntent {
     NodeIntent {
         networks: vec![network()],
-        policies: Arc::new(list.into()),
+        policies: Arc::new(PolicyIndex::new(list).unwrap()),
         ..NodeIntent::default()
     }
 }
@@ -81,8 +81,8 @@ fn rules_are_written_before_the_pods_that_have_them() {
         &world.records,
     );
     assert_snapshot!(policy_steps(&plan.plan), @r"
-    1. write rule set 8942f93d, identity 93fba717, tcp 80/16: allowed
-    2. write identity of 10.9.0.7/32: 93fba717
+    1. write rule set 8942f93d, identity fd1b45b1, tcp 80/16: allowed
+    2. write identity of 10.9.0.7/32: fd1b45b1
     3. write rule sets of pod 7: generation 40, ingress 8942f93d, egress 00000000
     ");
 }
@@ -123,7 +123,7 @@ fn the_node_has_what_the_list_says_and_nothing_of_an_earlier_one() {
 #[test]
 fn an_add_writes_the_policies_of_its_pod_before_the_pod_can_send() {
     let mut world = World::empty();
-    world.policies = policies("10.1.0.0/24").into();
+    world.policies = PolicyIndex::new(policies("10.1.0.0/24")).unwrap();
     let observed = empty_netns(&node());
     let (own, plan) = plan_attach(&intent("c1"), &observed, &world.context()).unwrap();
     let steps = plan.steps();
@@ -140,7 +140,7 @@ fn an_add_writes_the_policies_of_its_pod_before_the_pod_can_send() {
     let (_, plan) = plan_attach(&request, &observed, &world.context()).unwrap();
     assert_eq!(policy_steps(&plan).steps().len(), 1);
     // Pods without policies have no rule sets.
-    world.policies = policies("10.2.0.0/24").into();
+    world.policies = PolicyIndex::new(policies("10.2.0.0/24")).unwrap();
     let (_, plan) = plan_attach(&request, &observed, &world.context()).unwrap();
     assert!(policy_steps(&plan).is_empty());
 }
