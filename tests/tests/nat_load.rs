@@ -326,13 +326,15 @@ fn a_full_flow_table_evicts_half_open_flows_of_the_largest_pods_only() -> Result
         let mut own = pods.filter(|pod| pod["containerID"] == name);
         own.next().cloned().unwrap_or_default()
     };
-    let lost = |name| of(name)["evicted_flows"].as_u64().unwrap_or(0);
-    let of_quota = 2 * (3_000 - 1_024);
-    ensure!(
-        lost("one") + lost("two") > of_quota,
-        "no flow was evicted: {room}"
-    );
-    ensure!(lost("good") == 0, "{room}");
+    let count = |name, key| of(name)[key].as_u64().unwrap_or(0);
+    // Those of others have made room for them, below the quota. On a slow machine some of those have
+    // expired.
+    let left = count("one", "flows") + count("two", "flows");
+    ensure!(left < 2 * 1_024, "no flow made room: {room}");
+    for name in ["one", "two"] {
+        ensure!(count(name, "evicted_flows") > 0, "{name}: {room}");
+    }
+    ensure!(count("good", "evicted_flows") == 0, "{room}");
     ensure!(of("good")["flows"].as_u64() >= Some(104), "{room}");
     ensure!(
         of("one")["flows"].as_u64() <= room["quota"].as_u64(),
