@@ -337,11 +337,14 @@ fn five_thousand_peers_are_programmed_in_seconds() -> Result<()> {
     ensure!(shown.len() == MANY as usize);
     ensure!(shown.iter().all(|one| one["state"] == "routed"));
     assert_eq!(route_count(node)?, 2 * MANY as usize);
-    let (after, peak) = memory(&agent)?;
+    // Reconciliations and responses take more, and give it back.
+    let (after, peak) = until("the agent has 8 MiB more than before", || {
+        let (now, peak) = memory(&agent)?;
+        Ok((now < before + (8 << 10)).then_some((now, peak)))
+    })?;
     println!("5,000 peers: {took:?}, CPU {cpu:?}, RSS {before} → {after} KiB, peak {peak} KiB");
     ensure!(took < patient(Duration::from_secs(5)), "{took:?}");
     ensure!(cpu < Duration::from_secs(5), "{cpu:?}");
-    ensure!(after < before + (32 << 10), "{before} → {after} KiB");
 
     // A node that comes changes two routes; a restarted agent finds all of them.
     let mut fewer = large_cluster(MANY);
