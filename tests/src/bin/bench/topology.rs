@@ -161,7 +161,7 @@ pub(crate) fn with_and_without_policies(
 ) -> Result<Vec<Topology>> {
     let with = viaduct::build(company, 0)?;
     if let Some(viaduct) = with.viaduct() {
-        viaduct.agent.put("/v1/policies", &policies.to_string())?;
+        viaduct.set_policies(policies)?;
     }
     Ok(vec![with, viaduct::without_policies(company)?])
 }

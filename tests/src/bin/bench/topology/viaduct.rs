@@ -8,6 +8,9 @@ use super::{POD_CIDR, PORTS, Path, Tables, Topology, other_hostports, serve_clie
 use crate::company::Company;
 use crate::row::system;
 
+/// File of network policies, in the mount namespace of the node.
+const POLICIES: &str = "/run/policies.json";
+
 /// A node with an agent, for families that attach pods themselves. Fields are dropped in this
 /// order.
 pub(crate) struct Viaduct {
@@ -42,6 +45,15 @@ impl Viaduct {
     pub(super) fn offloaded(&self) -> Result<u64> {
         let status = self.agent.get("/v1/status")?;
         (status["bypass"]["offload"]["offloaded"].as_u64()).context("no count in the status")
+    }
+
+    /// Replaces all network policies.
+    pub(super) fn set_policies(&self, policies: &Value) -> Result<()> {
+        let write = || std::fs::write(POLICIES, policies.to_string());
+        self.sandbox.node.mounts().run(write)?;
+        self.agent
+            .ctl(&format!("policies set {POLICIES}"))
+            .map(drop)
     }
 
     /// Attaches a pod with hostports.
