@@ -77,7 +77,8 @@ fn policies() -> Value {
             "egress": [{ "to": [{ "group": group(number) }], "ports": ports }],
         })
     };
-    let world = json!([{ "cidr": WORLD[0] }, { "cidr": "198.18.0.0/16" }]);
+    let server = format!("{}/32", WORLD[0]);
+    let world = json!([{ "cidr": server }, { "cidr": "198.18.0.0/16" }]);
     let open = json!({
         "name": "bench/world",
         "pods": [POD_CIDR],
