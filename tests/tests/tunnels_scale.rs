@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::cluster::large_cluster;
-use e2e::{Agent, Sandbox, UPLINK, patient};
+use e2e::{Agent, Sandbox, UPLINK, patient, until};
 use serde_json::Value;
 
 const TUNNEL: &str = "viaduct.vx";
@@ -67,13 +67,17 @@ fn five_thousand_tunnelled_peers_are_programmed_in_seconds() -> Result<()> {
         found[0] == expected[0] && found[2] == expected[2],
         "{found:?}"
     );
-    let (after, peak) = (status_of(&agent, "VmRSS:")?, status_of(&agent, "VmHWM:")?);
+    // Reconciliations and responses take more, and give it back.
+    let after = until("the agent has 16 MiB more than before", || {
+        let now = status_of(&agent, "VmRSS:")?;
+        Ok((now < before + (16 << 10)).then_some(now))
+    })?;
+    let peak = status_of(&agent, "VmHWM:")?;
     println!(
         "5,000 tunnelled peers: {took:?}, CPU {cpu:?}, RSS {before} → {after} KiB, peak {peak} KiB"
     );
     ensure!(took < patient(Duration::from_secs(10)), "{took:?}");
     ensure!(cpu < Duration::from_secs(8), "{cpu:?}");
-    ensure!(after < before + (40 << 10), "{before} → {after} KiB");
     agent.kill()?;
     let started = Instant::now();
     agent.restart()?;
