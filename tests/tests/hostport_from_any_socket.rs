@@ -66,9 +66,9 @@ fn await_chain(sandbox: &Sandbox, wanted: bool) -> Result<()> {
     })
 }
 
-/// Runs a check while hostports are not translated for the node. It is repeated if it fails and they
-/// are by then: on a slow machine a command of the test may have been outside for long enough to
-/// count.
+/// Runs a check while hostports are not translated for the node. It is repeated if it fails and
+/// they are by then: on a slow machine a command of the test may have been outside for long enough
+/// to count.
 fn without_chain(sandbox: &Sandbox, check: impl Fn() -> Result<()>) -> Result<()> {
     until("a check has passed without the output chain", || {
         await_chain(sandbox, false)?;

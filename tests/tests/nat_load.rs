@@ -327,8 +327,8 @@ fn a_full_flow_table_evicts_half_open_flows_of_the_largest_pods_only() -> Result
         own.next().cloned().unwrap_or_default()
     };
     let count = |name, key| of(name)[key].as_u64().unwrap_or(0);
-    // Those of others have made room for them, below the quota. On a slow machine some of those have
-    // expired.
+    // Those of others have made room for them, below the quota. On a slow machine some of those
+    // have expired.
     let left = count("one", "flows") + count("two", "flows");
     ensure!(left < 2 * 1_024, "no flow made room: {room}");
     for name in ["one", "two"] {

@@ -6,16 +6,12 @@ use std::rc::Rc;
 
 use model::{Cidr, PolicyPeer};
 
-use super::index::PolicyLimit;
-use super::{Numbers, fnv1a};
+use super::limit::{MAX_MEMBERS, PolicyLimit};
+use super::numbers::{Numbers, fnv1a};
 use crate::prefix::covers;
 
 /// First IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2): the tries have IPv4 addresses there.
 const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);
-
-/// Most members of all classes together: 10,000 pods with a hundred peers each. Peers that overlap
-/// in other ways have more, up to the product of peers and prefixes.
-pub(super) const MAX_MEMBERS: usize = 1 << 20;
 
 /// The peers that contain an address, as places in their order: in order, and each one once.
 type Class = Rc<[usize]>;

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use model::{Attachment, NetworkPolicy};
 use steps::{AllowedKey, Entries, Entry, EntryKey, Step};
 
-use super::{AssignedSets, PolicyIndex, SelectablePod, is_selecting};
+use super::index::PolicyIndex;
+use super::rule_sets::{AssignedSets, SelectablePod, is_selecting};
 use crate::{Plan, Records};
 
 /// The interface that a runtime makes in each pod. Policies that select pods by name apply to it:

@@ -3,19 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use abi::maps;
 use model::{
     Cidr, NetworkPolicies, NetworkPolicy, PodName, PodSelector, PolicyDirection, PolicyPeer,
     PolicyPort, PolicyRule,
 };
 use steps::{AllowedKey, AllowedPorts};
 
-use super::classes::{Classes, MAX_MEMBERS};
+use super::classes::Classes;
+use super::limit::{MAX_MEMBERS, MOST_KEYS, PolicyLimit};
+use super::numbers::{Numbers, fnv1a};
 use super::port_ranges::blocks;
-use super::{AssignedSets, Numbers, RuleSet, SelectablePod, fnv1a};
-
-/// Room in the table of what rule sets allow.
-pub(super) const MOST_KEYS: usize = maps::POLICY_RULES_CAPACITY as usize;
+use super::rule_sets::{AssignedSets, RuleSet, SelectablePod};
 
 /// Network policies, compiled but for the pods of the node, which come and go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,36 +52,14 @@ struct CompiledRule {
     ports: BTreeSet<AllowedPorts>,
 }
 
-/// Why a list of policies cannot be compiled: it would need more memory than a node has for it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyLimit {
-    /// Too many peers contain the same addresses.
-    #[error(
-        "the peers of the rules overlap too much: {MAX_MEMBERS} pairs of a peer and different \
-         addresses are the maximum"
-    )]
-    Overlaps,
-    /// The rules have too many different addresses and ports.
-    #[error(
-        "the rules need {keys} entries for their addresses and ports, those of policy {policy} the \
-         most: {MOST_KEYS} is the maximum"
-    )]
-    Rules {
-        /// Entries that all rules need.
-        keys: usize,
-        /// Name of the policy that has the largest rule.
-        policy: String,
-    },
-}
-
 impl PolicyIndex {
     /// Compiles a list. A group that does not exist has no address.
     pub fn new(list: NetworkPolicies) -> Result<Self, PolicyLimit> {
         let all = list.policies.iter().flat_map(rules_of);
         let rules: BTreeSet<&PolicyRule> = all.collect();
-        let peers = rules.iter().flat_map(|rule| rule.peers.iter().flatten());
-        let peers: BTreeSet<&PolicyPeer> = peers.collect();
-        let peers: Vec<&PolicyPeer> = peers.into_iter().collect();
+        let named = rules.iter().flat_map(|rule| rule.peers.iter().flatten());
+        let different: BTreeSet<&PolicyPeer> = named.collect();
+        let peers: Vec<&PolicyPeer> = different.into_iter().collect();
         let classes = Classes::of(&peers, &list.groups)?;
         let (rule_places, peer_places) = (places(&rules), places(&peers));
         let (by_name, by_prefix) = selectors(&list);

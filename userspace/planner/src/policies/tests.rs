@@ -1,14 +1,16 @@
 //! Tests of compiled policies: their keys allow what the rules say.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::{
-    Cidr, NetworkPolicies, PodSelector, PolicyDirection, PolicyPeer, PolicyPort, PolicyRule,
-    Protocol,
+    Cidr, NetworkPolicies, NetworkPolicy, PodName, PodSelector, PolicyDirection, PolicyPeer,
+    PolicyPort, PolicyRule, Protocol,
 };
 use proptest::prelude::*;
 use steps::{AllowedKey, AllowedPorts};
 
+use super::rule_sets::{AssignedSets, PodRuleSets, SelectablePod, is_selecting};
 use super::*;
 
 const SLOT: u32 = 7;
@@ -348,11 +350,11 @@ fn policies_whose_peers_overlap_too_much_are_refused_before_they_take_memory() {
 
 #[test]
 fn rules_that_need_more_entries_than_the_table_has_are_refused_by_the_name_of_the_largest() {
-    let odd_ports = (0..1000).map(|number| PolicyPort {
+    let even = |number: u16| PolicyPort {
         protocol: Protocol::Tcp,
         ports: Some((2 * number, 2 * number)),
-    });
-    let odd_ports: Vec<PolicyPort> = odd_ports.collect();
+    };
+    let even_ports: Vec<PolicyPort> = (0..1000).map(even).collect();
     let list = NetworkPolicies {
         policies: vec![
             policy_of(1, vec![PolicyPeer::Group("0".to_owned())], Vec::new()),
@@ -361,7 +363,7 @@ fn rules_that_need_more_entries_than_the_table_has_are_refused_by_the_name_of_th
                 (0..300)
                     .map(|number| PolicyPeer::Group(number.to_string()))
                     .collect(),
-                odd_ports,
+                even_ports,
             ),
         ],
         groups: (0..300_u32)
