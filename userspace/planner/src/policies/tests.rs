@@ -63,8 +63,8 @@ fn expected(list: &NetworkPolicies, pod: &SelectablePod<'_>, connection: Connect
     };
     let has_port = |port: &PolicyPort| {
         connection.port.is_some_and(|(protocol, number)| {
-            let (first, last) = port.ports.unwrap_or((0, u16::MAX));
-            port.protocol == protocol && (first..=last).contains(&number)
+            let (low, high) = port.ports.unwrap_or((0, u16::MAX));
+            port.protocol == protocol && (low..=high).contains(&number)
         })
     };
     let allows = |rule: &PolicyRule| {

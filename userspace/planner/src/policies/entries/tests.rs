@@ -47,14 +47,11 @@ fn has_policies(observed: &Observed) -> bool {
 /// Executes the steps that change entries.
 fn execute(plan: &Plan, observed: &mut Observed) {
     for step in plan.steps() {
-        match step {
-            Step::PutEntry { key, entry, .. } => {
-                observed.entries.insert(key.clone(), entry.clone());
-            }
-            Step::RemoveEntry { key, .. } => {
-                observed.entries.remove(key);
-            }
-            _ => {}
+        if let Step::PutEntry { key, entry, .. } = step {
+            observed.entries.insert(key.clone(), entry.clone());
+        }
+        if let Step::RemoveEntry { key, .. } = step {
+            observed.entries.remove(key);
         }
     }
 }
