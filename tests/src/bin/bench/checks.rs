@@ -3,11 +3,12 @@
 
 use anyhow::Result;
 
+use crate::connect;
 use crate::goals::Goal;
+use crate::packet_cost;
 use crate::plan::Plan;
 use crate::row::{Row, system};
-use crate::topology::{self, PORTS};
-use crate::{connect, packet_cost};
+use crate::topology;
 
 /// Packets of checked pods cost at most three per cent more.
 pub(crate) const GOALS: &[Goal] = &[
@@ -27,12 +28,6 @@ const fn goal(subject: &'static str) -> Goal {
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let systems = topology::checked_and_unchecked(plan.company)?;
     let mut rows = packet_cost::measure_systems(plan, &systems)?;
-    let hostports = u16::try_from(PORTS.len())?;
-    let systems: Vec<_> = systems.into_iter().map(|it| (hostports, it)).collect();
-    let connections = connect::measure_systems(plan, &systems)?;
-    rows.extend(connections.into_iter().map(|row| Row {
-        name: format!("connections, {}", row.name),
-        ..row
-    }));
+    rows.extend(connect::measure_named(plan, systems, connect::TITLE)?);
     Ok(rows)
 }

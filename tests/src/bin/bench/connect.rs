@@ -20,6 +20,9 @@ use crate::topology::{self, PORTS, Topology, Way};
 /// Connections of one sample: few enough that no kernel table fills up over all rounds.
 const CONNECTIONS: u32 = 100;
 
+/// Name of these rows in families that compare Viaduct with itself.
+pub(crate) const TITLE: &str = "connections, world → hostport";
+
 /// Goals of the table of ratios in `docs/benchmarks.md`.
 pub(crate) const GOALS: &[Goal] = &[
     Goal {
@@ -57,8 +60,21 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     measure_systems(plan, &topologies)
 }
 
+/// Measures these systems without other hostports, for a family that has other rows as well: `name`
+/// is that of these.
+pub(crate) fn measure_named(plan: &Plan, systems: Vec<Topology>, name: &str) -> Result<Vec<Row>> {
+    let hostports = u16::try_from(PORTS.len())?;
+    let systems: Vec<_> = systems.into_iter().map(|it| (hostports, it)).collect();
+    let rows = measure_systems(plan, &systems)?.into_iter();
+    let named = rows.map(|row| Row {
+        name: name.to_owned(),
+        ..row
+    });
+    Ok(named.collect())
+}
+
 /// Measures these systems, each with its number of hostports.
-pub(crate) fn measure_systems(plan: &Plan, topologies: &[(u16, Topology)]) -> Result<Vec<Row>> {
+fn measure_systems(plan: &Plan, topologies: &[(u16, Topology)]) -> Result<Vec<Row>> {
     let servers: Vec<_> = topologies
         .iter()
         .map(|(hostports, it)| serve(it, *hostports))

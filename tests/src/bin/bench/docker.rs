@@ -12,7 +12,7 @@ use e2e::company::DockerRelease;
 use crate::goals::Goal;
 use crate::plan::{self, Plan};
 use crate::row::{Row, Rows, system};
-use crate::topology::{self, DockerNode, Driver, PORTS, Topology, Way};
+use crate::topology::{self, DockerNode, Driver, Way};
 use crate::{bulk, connect, packet_cost};
 
 /// Releases, with the end of their rows' names.
@@ -127,12 +127,7 @@ fn published_ports(plan: &Plan, nodes: Vec<DockerNode>) -> Result<Vec<Row>> {
     let packets = packet_cost::measure_systems(plan, &systems)?;
     rows.extend(packet_cost::above_bare(&packets));
     rows.extend(packets);
-    let hostports = u16::try_from(PORTS.len())?;
-    let systems: Vec<(u16, Topology)> = systems.into_iter().map(|it| (hostports, it)).collect();
-    let connections = connect::measure_systems(plan, &systems)?;
-    rows.extend(connections.into_iter().map(|row| Row {
-        name: "connections to the published port".to_owned(),
-        ..row
-    }));
+    let name = "connections to the published port";
+    rows.extend(connect::measure_named(plan, systems, name)?);
     Ok(rows)
 }

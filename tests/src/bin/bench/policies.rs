@@ -9,13 +9,13 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::WORLD;
 use serde_json::{Value, json};
 
+use crate::connect;
 use crate::goals::Goal;
-use crate::packet_cost::PAYLOAD;
+use crate::packet_cost::{self, PAYLOAD};
 use crate::pinned;
 use crate::plan::Plan;
 use crate::row::{Row, Rows, system};
 use crate::topology::{self, POD_CIDR, PORTS, Path, Topology, Way};
-use crate::{connect, packet_cost};
 
 /// Policies of the measured pods.
 const POLICIES: u32 = 1000;
@@ -51,13 +51,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     for way in Way::ALL {
         rows.extend(first_packets(plan, &systems, way)?);
     }
-    let hostports = u16::try_from(PORTS.len())?;
-    let systems: Vec<_> = systems.into_iter().map(|it| (hostports, it)).collect();
-    let connections = connect::measure_systems(plan, &systems)?;
-    rows.extend(connections.into_iter().map(|row| Row {
-        name: format!("connections, {}", row.name),
-        ..row
-    }));
+    rows.extend(connect::measure_named(plan, systems, connect::TITLE)?);
     Ok(rows)
 }
 
