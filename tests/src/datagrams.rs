@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::{Machine, bound, patient, until_within};
+use crate::{Machine, any_address, bound, patient, until_within};
 
 /// Datagrams that have not arrived count as lost after this time without any arrival.
 const QUIET: Duration = Duration::from_millis(300);
@@ -29,8 +29,7 @@ pub fn count_delivered(
     let inbox = bound(receiver, at, UdpSocket::bind)?;
     inbox.set_read_timeout(Some(patient(QUIET)))?;
     enlarge_receive_buffer(&inbox)?;
-    let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
-    let outbox = sender.run(|| UdpSocket::bind((any, 0)))?;
+    let outbox = sender.run(|| UdpSocket::bind(any_address(to.ip(), 0)))?;
     let arrived = AtomicUsize::new(0);
     thread::scope(|scope| {
         scope.spawn(|| count_all(&inbox, &arrived));

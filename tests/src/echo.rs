@@ -126,10 +126,10 @@ pub fn tcp_source(
 }
 
 fn tcp_connect(from: u16, server: SocketAddr) -> Result<TcpStream> {
-    let (family, any) = if server.is_ipv4() {
-        (AddressFamily::Inet, "0.0.0.0")
+    let family = if server.is_ipv4() {
+        AddressFamily::Inet
     } else {
-        (AddressFamily::Inet6, "::")
+        AddressFamily::Inet6
     };
     let stream = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&stream, sockopt::ReuseAddr, &true)?;
@@ -137,7 +137,7 @@ fn tcp_connect(from: u16, server: SocketAddr) -> Result<TcpStream> {
     let patience = TimeVal::new(patient(PATIENCE).as_secs().cast_signed(), 0);
     setsockopt(&stream, sockopt::SendTimeout, &patience)?;
     if from != 0 {
-        let own = SocketAddr::new(any.parse()?, from);
+        let own = any_address(server.ip(), from);
         bind(stream.as_raw_fd(), &SockaddrStorage::from(own))?;
     }
     connect(stream.as_raw_fd(), &SockaddrStorage::from(server))?;

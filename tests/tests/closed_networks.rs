@@ -8,8 +8,8 @@ use std::thread;
 use anyhow::{Context as _, Result, ensure};
 use e2e::chain::{Chain, PluginSource};
 use e2e::{
-    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, connects, deadline, ping,
-    set_bridge_netfilter, tcp_echo, tcp_source, udp_bound, udp_source, until,
+    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, any_address, connects,
+    deadline, ping, set_bridge_netfilter, tcp_echo, tcp_source, udp_bound, udp_source, until,
 };
 use serde_json::{Value, json};
 
@@ -236,7 +236,7 @@ fn arrived(
 ) -> Result<Vec<String>> {
     let inbox = udp_bound(server, to)?;
     inbox.set_read_timeout(Some(deadline()))?;
-    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let any = any_address(to.ip(), 0);
     let outbox = from.run(|| UdpSocket::bind(any))?;
     for _ in 0..5 {
         // The pod may have no route.

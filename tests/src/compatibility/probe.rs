@@ -1,12 +1,12 @@
 //! Whether a client reaches a server, by TCP and by UDP.
 
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{Machine, patient};
+use crate::{Machine, patient, udp_socket};
 
 /// Time within which the path must work: rules may be written and addresses be checked when the
 /// probe starts.
@@ -46,13 +46,7 @@ fn tcp(server: SocketAddr) -> Result<()> {
 }
 
 fn udp(server: SocketAddr) -> Result<()> {
-    let any = if server.is_ipv4() {
-        "0.0.0.0:0"
-    } else {
-        "[::]:0"
-    };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(server)?;
+    let socket = udp_socket(0, server)?;
     socket.set_read_timeout(Some(patient(ATTEMPT)))?;
     socket.send(b"who am I?")?;
     let mut answer = [0; 64];
