@@ -67,12 +67,6 @@ impl Classes {
             of_peers,
         })
     }
-
-    /// Returns the identities of all addresses that any of the peers contains, by their places.
-    pub(super) fn containing(of_peers: &[BTreeSet<u32>], peers: &[usize]) -> BTreeSet<u32> {
-        let known = peers.iter().filter_map(|place| of_peers.get(*place));
-        known.flatten().copied().collect()
-    }
 }
 
 /// Returns the identity of each class with a member, by the contents of its peers.

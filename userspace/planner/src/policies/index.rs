@@ -10,7 +10,7 @@ use model::{
 use steps::{AllowedKey, AllowedPorts};
 
 use super::classes::Classes;
-use super::limit::{MAX_MEMBERS, MOST_KEYS, PolicyLimit};
+use super::limit::{MAX_NAMED, MOST_KEYS, PolicyLimit};
 use super::numbers::{Numbers, fnv1a};
 use super::port_ranges::blocks;
 use super::rule_sets::{AssignedSets, RuleSet, SelectablePod};
@@ -85,8 +85,8 @@ impl PolicyIndex {
     fn check_size(&self) -> Result<(), PolicyLimit> {
         let of_peer = |place: &usize| self.of_peers.get(*place).map_or(0, BTreeSet::len);
         let of_rule = |rule: &CompiledRule| rule.peers.iter().flatten().map(of_peer).sum::<usize>();
-        if self.rules.iter().map(of_rule).sum::<usize>() > 4 * MAX_MEMBERS {
-            return Err(PolicyLimit::Overlaps);
+        if self.rules.iter().map(of_rule).sum::<usize>() > MAX_NAMED {
+            return Err(PolicyLimit::Peers);
         }
         let keys_of = |rule: &CompiledRule| self.identities_of(rule).len() * rule.ports.len();
         let keys: Vec<usize> = self.rules.iter().map(keys_of).collect();
@@ -112,7 +112,10 @@ impl PolicyIndex {
     fn identities_of(&self, rule: &CompiledRule) -> BTreeSet<u32> {
         match &rule.peers {
             None => BTreeSet::from([0]),
-            Some(peers) => Classes::containing(&self.of_peers, peers),
+            Some(peers) => {
+                let known = peers.iter().filter_map(|place| self.of_peers.get(*place));
+                known.flatten().copied().collect()
+            }
         }
     }
 
@@ -223,26 +226,23 @@ impl PolicyIndex {
 
 impl RulesOfPolicy {
     fn of(policy: &NetworkPolicy, places: &BTreeMap<&PolicyRule, usize>) -> Self {
-        let places = |rules: &Vec<PolicyRule>| {
-            let known = rules.iter().filter_map(|rule| places.get(rule));
-            known.copied().collect()
+        let rules = |direction| {
+            let rules = policy.rules(direction)?;
+            Some(places_of(rules, places))
         };
         Self {
-            ingress: policy.ingress.as_ref().map(places),
-            egress: policy.egress.as_ref().map(places),
+            ingress: rules(PolicyDirection::Ingress),
+            egress: rules(PolicyDirection::Egress),
         }
     }
 }
 
 impl CompiledRule {
     fn of(rule: &PolicyRule, places: &BTreeMap<&PolicyPeer, usize>) -> Self {
-        let places = |peers: &Vec<PolicyPeer>| {
-            let known = peers.iter().filter_map(|peer| places.get(peer));
-            known.copied().collect()
-        };
+        let peers = rule.peers.as_ref();
         Self {
             hash: fnv1a(format!("{rule:?}").as_bytes()),
-            peers: rule.peers.as_ref().map(places),
+            peers: peers.map(|peers| places_of(peers, places)),
             ports: allowed_ports(&rule.ports),
         }
     }
@@ -251,6 +251,12 @@ impl CompiledRule {
 /// Returns the place of each item.
 fn places<'a, T: Ord>(items: impl IntoIterator<Item = &'a &'a T>) -> BTreeMap<&'a T, usize> {
     items.into_iter().copied().zip(0..).collect()
+}
+
+/// Returns the places of these items.
+fn places_of<T: Ord>(items: &[T], places: &BTreeMap<&T, usize>) -> Vec<usize> {
+    let known = items.iter().filter_map(|item| places.get(item));
+    known.copied().collect()
 }
 
 /// Places of policies, by what selects pods for them.

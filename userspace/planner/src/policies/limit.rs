@@ -6,6 +6,10 @@ use abi::maps;
 /// in other ways have more, up to the product of peers and prefixes.
 pub(super) const MAX_MEMBERS: usize = 1 << 20;
 
+/// Most different addresses of the peers of all rules together, each as often as a peer that has it
+/// is named. It bounds the time of a compilation.
+pub(super) const MAX_NAMED: usize = 4 * MAX_MEMBERS;
+
 /// Room in the table of what rule sets allow.
 pub(super) const MOST_KEYS: usize = maps::POLICY_RULES_CAPACITY as usize;
 
@@ -18,6 +22,12 @@ pub enum PolicyLimit {
          addresses are the maximum"
     )]
     Overlaps,
+    /// Too many rules name peers with many different addresses.
+    #[error(
+        "the rules name peers with too many different addresses: {MAX_NAMED} of all peers are the \
+         maximum"
+    )]
+    Peers,
     /// The rules have too many different addresses and ports.
     #[error(
         "the rules need {keys} entries for their addresses and ports, those of policy {policy} the \
