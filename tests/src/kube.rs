@@ -16,9 +16,9 @@ pub const OWN: &str = "node-1";
 pub const API: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6443);
 /// Address of metrics, health and readiness.
 const METRICS: &str = "127.0.0.1:9465";
-/// Files of the client.
 const KUBECONFIG: &str = "/run/kubeconfig";
-const TOKEN: &str = "/run/kube-token";
+/// The file of the client's token.
+pub const TOKEN: &str = "/run/kube-token";
 /// The token of a new client.
 pub const FIRST_TOKEN: &str = "first";
 /// The configuration list that `viaduct-kube` keeps.
@@ -57,8 +57,13 @@ impl Kube {
     /// Makes `server` listen on the node, and starts `viaduct-kube` for the Node `name`.
     pub fn start(server: &ApiServer, node: &Machine, name: &str, flags: &[&str]) -> Result<Self> {
         server.listen(node, API)?;
-        write(node, KUBECONFIG, &kubeconfig())?;
         write_token(node, FIRST_TOKEN)?;
+        Self::start_with(node, name, &kubeconfig(), flags)
+    }
+
+    /// Starts `viaduct-kube` for the Node `name` with this kubeconfig, which may name [`TOKEN`].
+    pub fn start_with(node: &Machine, name: &str, config: &str, flags: &[&str]) -> Result<Self> {
+        write(node, KUBECONFIG, config)?;
         // With fewer capabilities than in the DaemonSet: none.
         let mut words: Vec<String> = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
             .map(str::to_owned)
@@ -84,6 +89,15 @@ impl Kube {
         until("viaduct-kube has ended", || self.process.ended())?;
         self.process = launch(&self.node, &self.words)?;
         Ok(())
+    }
+
+    /// Stops the process, or lets it go on.
+    pub fn set_stopped(&self, is_stopped: bool) -> Result<()> {
+        self.process.signal(if is_stopped {
+            Signal::SIGSTOP
+        } else {
+            Signal::SIGCONT
+        })
     }
 
     /// Ends the process as a service manager does.

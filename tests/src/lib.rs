@@ -38,6 +38,7 @@ pub mod hostport_matrix;
 pub mod http_server;
 mod iperf;
 pub mod kube;
+pub mod kubernetes;
 mod machine;
 mod mounts;
 mod numbered_datagrams;

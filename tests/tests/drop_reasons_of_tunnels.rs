@@ -71,7 +71,7 @@ fn inner(cluster: &Cluster, listener: &DropListener) -> Result<()> {
     let [first, _, third] = &cluster.nodes[..] else {
         unreachable!("three nodes")
     };
-    let far = &third.sandbox.node;
+    let far = &third.host.sandbox.node;
     far.call(&format!("ip address add {FOREIGN}/32 dev lo"))?;
     let from = SocketAddr::new(FOREIGN.parse()?, FROM);
     let to = SocketAddr::new(first.pod.addresses[0], 7_001);

@@ -28,7 +28,7 @@ fn put_all(cluster: &Cluster) -> Result<()> {
 fn dropping(filter: PacketFilter, flags: &[&str]) -> Result<Cluster> {
     let cluster = Cluster::new(2, flags)?;
     for node in &cluster.nodes {
-        filter.drop_by_default(&node.sandbox.node)?;
+        filter.drop_by_default(&node.host.sandbox.node)?;
     }
     put_all(&cluster)?;
     Ok(cluster)
@@ -63,7 +63,7 @@ fn carried(filter: PacketFilter, mode: &str) -> Result<()> {
     })?;
     // The node of a peer has an address in no prefix of it, but in a tunnel.
     for family in [0, 1] {
-        let through = reaches(&second.sandbox.node, first, family)?;
+        let through = reaches(&second.host.sandbox.node, first, family)?;
         ensure!(
             through == (mode == TUNNEL),
             "from the peer's node: {through}"
@@ -77,9 +77,9 @@ fn carried(filter: PacketFilter, mode: &str) -> Result<()> {
     first.agent.restart()?;
     first.pod.del()?.success()?;
     first.agent.ctl("uninstall")?;
-    let bare = first.sandbox.machine("bare")?;
+    let bare = first.host.sandbox.machine("bare")?;
     filter.drop_by_default(&bare)?;
-    assert_eq!(filter.all(&first.sandbox.node)?, filter.all(&bare)?);
+    assert_eq!(filter.all(&first.host.sandbox.node)?, filter.all(&bare)?);
     Ok(())
 }
 
@@ -123,7 +123,7 @@ fn pods_of_peers_pass_a_policy_without_routes_of_ours() -> Result<()> {
         let prefixes = prefixes.as_array().context("prefixes")?.clone();
         for (prefix, via) in prefixes.iter().zip(via) {
             let prefix = prefix.as_str().context("a prefix")?;
-            let node = &cluster.nodes[node].sandbox.node;
+            let node = &cluster.nodes[node].host.sandbox.node;
             node.call(&format!("ip route add {prefix} via {via}"))?;
         }
     }
@@ -137,7 +137,7 @@ fn with_leave_packets_of_peers_are_left_to_the_rules_of_the_operator() -> Result
         let [first, second] = &cluster.nodes[..] else {
             unreachable!("two nodes")
         };
-        let node = &first.sandbox.node;
+        let node = &first.host.sandbox.node;
         until("the policies are reported", || {
             Ok((states(first)? == ["drops", "drops"]).then_some(()))
         })?;
@@ -156,7 +156,7 @@ fn with_leave_packets_of_peers_are_left_to_the_rules_of_the_operator() -> Result
                 ("ip6tables-nft", "fd00:81::/32"),
             ] {
                 let rule = format!("FORWARD -s {all} -d {all} -j ACCEPT");
-                node.sandbox.node.call(&format!("{tool} -A {rule}"))?;
+                node.host.sandbox.node.call(&format!("{tool} -A {rule}"))?;
             }
         }
         cluster.await_connected()?;
@@ -175,7 +175,7 @@ fn explicit_rules_about_peers_are_obeyed() -> Result<()> {
         let [first, second] = &cluster.nodes[..] else {
             unreachable!("two nodes")
         };
-        let node = &first.sandbox.node;
+        let node = &first.host.sandbox.node;
         for family in [0, 1] {
             let (tool, pod) = (filter.tools()[family], second.pod.addresses[family]);
             // Behind our jump at first.
@@ -197,8 +197,8 @@ fn packets_with_a_peers_address_on_another_link_meet_the_policy() -> Result<()> 
     let cluster = dropping(PacketFilter::IptablesNft, &[DIRECT])?;
     cluster.await_connected()?;
     let first = &cluster.nodes[0];
-    let node = &first.sandbox.node;
-    let world = &first.sandbox.world;
+    let node = &first.host.sandbox.node;
+    let world = &first.host.sandbox.world;
     for family in [0, 1] {
         let pod = first.pod.addresses[family];
         let forged: IpAddr = ["10.81.2.77", "fd00:81:2::77"][family].parse()?;
@@ -234,7 +234,7 @@ fn rules_follow_peers_that_come_and_go_without_a_lost_packet() -> Result<()> {
         let [first, second] = &cluster.nodes[..] else {
             unreachable!("two nodes")
         };
-        let (pod, world) = (&first.pod.machine, &first.sandbox.world);
+        let (pod, world) = (&first.pod.machine, &first.host.sandbox.world);
         let mut numbered = Vec::new();
         for family in [0, 1] {
             let own = SocketAddr::new(first.pod.addresses[family], 7001);
@@ -252,7 +252,7 @@ fn rules_follow_peers_that_come_and_go_without_a_lost_packet() -> Result<()> {
                 .iter()
                 .try_for_each(NumberedDatagrams::await_progress)?;
         }
-        let rules = filter.all(&first.sandbox.node)?;
+        let rules = filter.all(&first.host.sandbox.node)?;
         ensure!(
             rules.contains("10.81.30.0/24") == (mode == DIRECT),
             "{rules}"
@@ -262,7 +262,7 @@ fn rules_follow_peers_that_come_and_go_without_a_lost_packet() -> Result<()> {
         }
         // Nothing is left for a peer that has gone; what it sends meets the policy.
         first.put_peers(&json!([]))?;
-        let rules = filter.all(&first.sandbox.node)?;
+        let rules = filter.all(&first.host.sandbox.node)?;
         ensure!(rules.contains("VIADUCT-FORWARD"), "{rules}");
         ensure!(!rules.contains("viaduct: peers"), "{rules}");
         ensure!(

@@ -82,13 +82,13 @@ fn nodes_that_join_leave_and_are_readdressed_are_followed_by_all_others() -> Res
     let mut kubes = Vec::new();
     for (number, one) in (1..).zip(&cluster.nodes) {
         let name = format!("node-{number}");
-        kubes.push(Kube::start(&server, &one.sandbox.node, &name, &[])?);
+        kubes.push(Kube::start(&server, &one.host.sandbox.node, &name, &[])?);
     }
     cluster.nodes[0].await_seen_by(&cluster.nodes[1])?;
     cluster.nodes[1].await_seen_by(&cluster.nodes[0])?;
     // Its own Node is not there yet.
     kubes[2].await_log("does not contain this node")?;
-    ensure!(routes(&cluster.nodes[2].sandbox.node)?.is_empty());
+    ensure!(routes(&cluster.nodes[2].host.sandbox.node)?.is_empty());
 
     server.put_node(of_peer(&peer(3)));
     cluster.await_connected()?;
@@ -102,10 +102,10 @@ fn nodes_that_join_leave_and_are_readdressed_are_followed_by_all_others() -> Res
     server.delete_node("node-3");
     for (number, kube) in [(0, &kubes[0]), (1, &kubes[1])] {
         let other = format!("10.81.{}.0/24", 2 - number);
-        await_routes(&cluster.nodes[number].sandbox.node, kube, &[&other])?;
+        await_routes(&cluster.nodes[number].host.sandbox.node, kube, &[&other])?;
     }
     // A node whose own Node has gone keeps what it has.
-    assert_eq!(routes(&cluster.nodes[2].sandbox.node)?.len(), 2);
+    assert_eq!(routes(&cluster.nodes[2].host.sandbox.node)?.len(), 2);
     cluster.nodes[0].await_seen_by(&cluster.nodes[1])
 }
 

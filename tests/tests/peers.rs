@@ -64,7 +64,7 @@ fn put_all(cluster: &Cluster) -> Result<()> {
 #[test]
 fn pods_of_three_nodes_see_each_others_own_addresses() -> Result<()> {
     let mut cluster = Cluster::new(3, &[])?;
-    let before = cluster.nodes[0].sandbox.node.call("ip route show")?;
+    let before = cluster.nodes[0].host.sandbox.node.call("ip route show")?;
     put_all(&cluster)?;
     cluster.await_connected()?;
     let listed = cluster.nodes[0].agent.ctl("peers")?;
@@ -81,7 +81,7 @@ fn pods_of_three_nodes_see_each_others_own_addresses() -> Result<()> {
     // A node leaves: its routes go, and no others.
     let node = &cluster.nodes[0];
     node.put_peers(&json!([peer(2)]))?;
-    let left = routes(&node.sandbox.node)?;
+    let left = routes(&node.host.sandbox.node)?;
     ensure!(
         left.len() == 2
             && left
@@ -91,7 +91,7 @@ fn pods_of_three_nodes_see_each_others_own_addresses() -> Result<()> {
     );
     node.await_seen_by(&cluster.nodes[1])?;
     node.put_peers(&json!([]))?;
-    assert_eq!(node.sandbox.node.call("ip route show")?, before);
+    assert_eq!(node.host.sandbox.node.call("ip route show")?, before);
     Ok(())
 }
 
@@ -129,13 +129,13 @@ fn packets_that_a_pod_sends_to_a_peer_bypass_the_stack_of_its_node() -> Result<(
         let sink = second.pod.machine.run(|| UdpSocket::bind(to))?;
         sink.set_read_timeout(Some(patient(Duration::from_secs(5))))?;
         let client = first.pod.machine.run(|| e2e::udp_socket(0, to))?;
-        let before = first.sandbox.node.forwarded(family)?;
+        let before = first.host.sandbox.node.forwarded(family)?;
         for _ in 0..EXCHANGES {
             client.send(b"datagram")?;
             let (_, from) = sink.recv_from(&mut [0; 16])?;
             ensure!(from.ip() == first.pod.addresses[family], "{from}");
         }
-        let through = first.sandbox.node.forwarded(family)? - before;
+        let through = first.host.sandbox.node.forwarded(family)? - before;
         ensure!(
             through < EXCHANGES / 2,
             "family {family}: {through} packets were forwarded"

@@ -84,7 +84,7 @@ fn pods_of_nodes_behind_a_router_see_each_others_own_addresses() -> Result<()> {
     let [first, second, third] = &cluster.nodes[..] else {
         unreachable!("three nodes")
     };
-    let routes = first.sandbox.node.call("ip route show proto 118")?;
+    let routes = first.host.sandbox.node.call("ip route show proto 118")?;
     ensure!(
         routes.contains("10.81.2.0/24 via 198.51.100.2 dev lan0"),
         "{routes}"
@@ -99,7 +99,7 @@ fn pods_of_nodes_behind_a_router_see_each_others_own_addresses() -> Result<()> {
     // From a node to a pod: the source is the node's address in its own pod CIDR.
     for family in [0, 1] {
         let server = SocketAddr::new(third.pod.addresses[family], PORT);
-        let node = &first.sandbox.node;
+        let node = &first.host.sandbox.node;
         for seen in [
             Connection::tcp(node, server)?.seen(),
             Connection::udp(node, server)?.seen(),
@@ -120,7 +120,7 @@ fn pods_of_nodes_behind_a_router_see_each_others_own_addresses() -> Result<()> {
 fn published_ports_are_reached_across_nodes() -> Result<()> {
     let cluster = connected()?;
     let third = &cluster.nodes[2];
-    let mut web = third.sandbox.pod("web")?;
+    let mut web = third.host.sandbox.pod("web")?;
     web.add_with(Config::new("1.1.0").publish(&Mapping::both(9000, PORT)))?;
     let _server = Echo::start(&web.machine, PORT)?;
     let client = &cluster.nodes[0].pod.machine;
@@ -157,7 +157,7 @@ fn one_outer_family_carries_both_inner_families() -> Result<()> {
         cluster.await_connected()?;
         let name = [TUNNEL, "viaduct.vx6"][family];
         let mtu = [1_450, 1_430][family];
-        mtu_becomes(&cluster.nodes[0].sandbox.node, name, mtu)?;
+        mtu_becomes(&cluster.nodes[0].host.sandbox.node, name, mtu)?;
         mtu_becomes(&cluster.nodes[0].pod.machine, "eth0", mtu)?;
     }
     Ok(())
@@ -193,6 +193,7 @@ fn outer_packets_of_foreign_senders_and_of_pods_are_dropped_by_name() -> Result<
     router.call("ip address add 10.81.3.77/32 dev evil")?;
     router.call("ip link set evil up")?;
     let shown = first
+        .host
         .sandbox
         .node
         .call(&format!("ip -o link show {TUNNEL}"))?;
@@ -216,8 +217,8 @@ fn inner_packets_of_foreign_senders_and_to_the_node_are_dropped_by_name() -> Res
     let [first, _, third] = &cluster.nodes[..] else {
         unreachable!("three nodes")
     };
-    let far = &third.sandbox.node;
-    let near = &first.sandbox.node;
+    let far = &third.host.sandbox.node;
+    let near = &first.host.sandbox.node;
     far.call("ip address add 172.31.0.1/32 dev lo")?;
     let victim = first.pod.addresses[0];
     await_drop(first, "tunnel-source", || {
@@ -255,9 +256,6 @@ fn nodes_come_go_and_change_their_addresses_and_pod_cidrs() -> Result<()> {
     let mut cluster = connected()?;
     // The node behind the router is readdressed.
     cluster.nodes[2].readdress(33)?;
-    let far = &cluster.nodes[2].sandbox.node;
-    far.call("ip route replace 198.51.100.0/24 via 203.0.113.254 dev lan0")?;
-    far.call("ip route replace 2001:db8:51::/64 via 2001:db8:53::fe dev lan0")?;
     put_all(&cluster)?;
     cluster.await_connected()?;
 
@@ -279,6 +277,7 @@ fn nodes_come_go_and_change_their_addresses_and_pod_cidrs() -> Result<()> {
     first.put_peers(&json!([near[1]]))?;
     ensure!(
         first
+            .host
             .sandbox
             .node
             .call(&format!("ip link show {TUNNEL}"))
@@ -294,7 +293,7 @@ fn nodes_come_go_and_change_their_addresses_and_pod_cidrs() -> Result<()> {
 #[test]
 fn a_tunnel_that_other_software_changes_is_repaired() -> Result<()> {
     let cluster = connected()?;
-    let node = &cluster.nodes[0].sandbox.node;
+    let node = &cluster.nodes[0].host.sandbox.node;
     let shown = |command: &str| -> Result<Vec<String>> {
         let printed = node.call(command)?;
         Ok(printed.lines().map(|line| line.trim().to_owned()).collect())
@@ -331,7 +330,7 @@ fn a_tunnel_that_other_software_changes_is_repaired() -> Result<()> {
 fn a_link_of_other_software_with_the_tunnels_name_stays_and_is_reported() -> Result<()> {
     let cluster = Cluster::routed(&AUTO)?;
     let first = &cluster.nodes[0];
-    let node = &first.sandbox.node;
+    let node = &first.host.sandbox.node;
     node.call(&format!("ip link add {TUNNEL} type bridge"))?;
     first.put_peers(&cluster.others(1))?;
     await_degraded(&first.agent, "link viaduct.vx is not Viaduct's", true)?;
@@ -375,7 +374,7 @@ fn a_killed_agent_loses_no_packet_of_a_tunnel_and_removes_stale_entries_at_its_s
     }
     let first = &mut cluster.nodes[0];
     first.agent.kill()?;
-    let node = &first.sandbox.node;
+    let node = &first.host.sandbox.node;
     let stale = format!("bridge fdb add 02:00:00:00:00:99 dev {TUNNEL} dst 203.0.113.99");
     node.call(&stale)?;
     node.call(&format!(
@@ -433,7 +432,7 @@ fn the_mtu_of_pods_follows_the_tunnel_and_the_tunnel_its_way() -> Result<()> {
         ensure!(passed.contains(" 0% packet loss"), "{passed}");
     }
     transfer(&cluster)?;
-    let node = &first.sandbox.node;
+    let node = &first.host.sandbox.node;
     node.call("ip route change 203.0.113.0/24 via 198.51.100.254 dev lan0 mtu 1400")?;
     mtu_becomes(node, TUNNEL, 1_350)?;
     mtu_becomes(&first.pod.machine, "eth0", 1_350)?;
@@ -478,13 +477,13 @@ fn packets_that_a_pod_sends_into_a_tunnel_bypass_the_stack_of_its_node() -> Resu
         let sink = third.pod.machine.run(|| UdpSocket::bind(to))?;
         sink.set_read_timeout(Some(patient(Duration::from_secs(5))))?;
         let client = first.pod.machine.run(|| e2e::udp_socket(0, to))?;
-        let before = first.sandbox.node.forwarded(family)?;
+        let before = first.host.sandbox.node.forwarded(family)?;
         for _ in 0..100 {
             client.send(b"datagram")?;
             let (_, from) = sink.recv_from(&mut [0; 16])?;
             ensure!(from.ip() == first.pod.addresses[family], "{from}");
         }
-        let through = first.sandbox.node.forwarded(family)? - before;
+        let through = first.host.sandbox.node.forwarded(family)? - before;
         ensure!(
             through < 50,
             "family {family}: {through} packets were forwarded"

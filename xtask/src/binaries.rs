@@ -12,6 +12,9 @@ use crate::{command, metadata};
 /// drive the engine.
 const BPF_TESTS: [&str; 4] = ["differential", "explanations", "node_histories", "packets"];
 
+/// Integration tests of package `e2e` with a Kubernetes cluster, which is built for them.
+const CLUSTER_TESTS: [&str; 1] = ["kubernetes_cluster"];
+
 /// A test binary, and the folder in which cargo would run it.
 #[derive(Clone, Debug)]
 pub(crate) struct TestBinary {
@@ -49,8 +52,17 @@ pub(crate) fn netns_names(metadata: &Metadata) -> Vec<String> {
 /// The names of the tests of the e2e rung.
 pub(crate) fn e2e_names(metadata: &Metadata) -> Vec<String> {
     let mut names = metadata::integration_tests(metadata, "e2e");
-    names.retain(|name| !BPF_TESTS.contains(&name.as_str()));
+    names.retain(|name| {
+        ![&BPF_TESTS[..], &CLUSTER_TESTS]
+            .concat()
+            .contains(&name.as_str())
+    });
     names
+}
+
+/// The names of the tests of the cluster rung.
+pub(crate) fn cluster_names() -> Vec<String> {
+    CLUSTER_TESTS.map(str::to_owned).to_vec()
 }
 
 /// Builds the tests that need no root.

@@ -27,6 +27,9 @@ pub(crate) enum Rung {
     Netns,
     /// The real binaries in network namespaces.
     E2e,
+    /// The real binaries on nodes of a real Kubernetes. Not part of the ladder: its first run
+    /// compiles Kubernetes.
+    Cluster,
 }
 
 /// Which tests of a rung are run.
@@ -50,7 +53,7 @@ pub(crate) struct Outcome {
 }
 
 impl Rung {
-    /// From the cheapest up.
+    /// The ladder, from the cheapest up.
     pub(crate) const ALL: [Self; 6] = [
         Self::Style,
         Self::Dependencies,
@@ -68,6 +71,7 @@ impl Rung {
             Self::Fuzz => "fuzz",
             Self::Netns => "netns",
             Self::E2e => "e2e",
+            Self::Cluster => "cluster",
         }
     }
 
@@ -98,6 +102,7 @@ impl Rung {
             Self::Fuzz => fuzz::of_ladder(),
             Self::Netns => netns(selection),
             Self::E2e => e2e(selection),
+            Self::Cluster => cluster(selection),
         }
     }
 }
@@ -242,6 +247,18 @@ fn e2e(selection: &Selection) -> Result<Count> {
     };
     count.extend(&as_root(binaries::rooted(&metadata, &names)?, selection)?);
     Ok(count)
+}
+
+fn cluster(selection: &Selection) -> Result<Count> {
+    let mut names = binaries::cluster_names();
+    names.retain(|name| selection.reach.has_root_test("e2e", name, false));
+    if names.is_empty() {
+        return Ok(Count::of_nothing());
+    }
+    setup::ensure(Scope::Everything)?;
+    setup::ensure_cluster()?;
+    dist::run(dist::Args::default())?;
+    as_root(binaries::rooted(&metadata::load()?, &names)?, selection)
 }
 
 /// The integration tests that need the packages. Each name of their tests that does has the word.

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long)]
     quiet_if_done: bool,
     /// Also build these programs of Kubernetes from Debian's source package: kube-proxy, kubelet,
-    /// kube-apiserver
+    /// kube-apiserver, kube-controller-manager
     #[arg(long, value_delimiter = ',', value_name = "PROGRAM")]
     kubernetes: Vec<String>,
 }
@@ -68,6 +68,18 @@ pub(crate) fn ensure(scope: Scope) -> Result<Tools> {
 pub(crate) fn ensure_company() -> Result<()> {
     let steps = Steps::new(Voice::QuietIfDone);
     kubernetes::ensure(&steps, &mut Apt::new(&steps), &["kube-proxy".to_owned()])
+}
+
+/// Gets the programs of a Kubernetes cluster, and what makes its certificates, in addition to those
+/// of [`Scope::Runtimes`].
+pub(crate) fn ensure_cluster() -> Result<()> {
+    let steps = Steps::new(Voice::QuietIfDone);
+    let mut apt = Apt::new(&steps);
+    if privilege::find("openssl").is_none() {
+        apt.install("make certificates", &["openssl"])?;
+    }
+    newest::ensure_etcd(&steps)?;
+    kubernetes::ensure(&steps, &mut apt, &kubernetes::CLUSTER.map(str::to_owned))
 }
 
 /// Installs the C++ compiler of libFuzzer, whose sources its crate has.

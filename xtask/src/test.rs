@@ -36,8 +36,10 @@ enum Which {
     Netns,
     /// The real binaries in network namespaces; needs root
     E2e,
+    /// The real binaries on nodes of a real Kubernetes, which is built once; needs root
+    Cluster,
     /// Formatting, `cargo xtask tidy`, `cargo xtask deny`, `cargo xtask fuzz` for some seconds, and
-    /// every rung
+    /// every rung but that of the cluster
     All,
 }
 
@@ -47,6 +49,7 @@ impl Which {
             Self::Unit => &[Rung::Unit],
             Self::Netns => &[Rung::Netns],
             Self::E2e => &[Rung::E2e],
+            Self::Cluster => &[Rung::Cluster],
             Self::All => &Rung::ALL,
         }
     }

@@ -20,6 +20,8 @@ const VERSION: &str = "1.20.2";
 const SUITE: &str = "bookworm";
 const GO: &str = "/usr/lib/go-1.19/bin";
 const PACKAGES: [&str; 4] = ["golang-1.19-go", "dpkg-dev", "rsync", "jq"];
+/// The programs of a cluster.
+pub(super) const CLUSTER: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
 /// Limit of one program on a busy machine; a free one takes two minutes at most.
 const BUILD_LIMIT: Duration = Duration::from_mins(40);
 

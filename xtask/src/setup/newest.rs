@@ -1,5 +1,6 @@
 //! Software that tests run and that is not installed, below `target/tools`: newer releases than the
-//! machine's of what Viaduct is compared with (the reference plugins and Docker), and Prometheus.
+//! machine's of what Viaduct is compared with (the reference plugins and Docker), Prometheus, and
+//! etcd.
 //!
 //! A release is of the first of Debian's suites whose program runs here. Where none is to be had,
 //! tests use the installed one.
@@ -57,6 +58,20 @@ const PROMETHEUS: Release = Release {
     proof: ("promtool", "--version"),
     suites: ANY,
 };
+
+/// Of the suite whose Kubernetes is built: its server keeps the objects of that API server.
+const ETCD: Release = Release {
+    name: "etcd",
+    package: "etcd-server",
+    folder: "usr/bin",
+    proof: ("etcd", "--version"),
+    suites: &["bookworm"],
+};
+
+/// Unpacks etcd, unless a release is there. An installed package would start with the machine.
+pub(super) fn ensure_etcd(steps: &Steps) -> Result<()> {
+    ETCD.ensure(steps)
+}
 
 /// Unpacks Prometheus, and promtool, which checks metrics and alert rules, unless a release is
 /// there.

@@ -1,0 +1,108 @@
+//! Requests to the API server as an administrator of the cluster sends them.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use crate::{Machine, deadline};
+
+/// The certificate of the authority that has signed the server's.
+pub(super) const AUTHORITY: &str = "/run/kubernetes/ca.crt";
+
+/// A client on a machine.
+#[derive(Clone, Debug)]
+pub struct Api {
+    machine: Machine,
+    server: SocketAddr,
+    token: String,
+}
+
+/// The types of requests' bodies.
+const JSON: &str = "application/json";
+const YAML: &str = "application/yaml";
+const MERGE: &str = "application/merge-patch+json";
+
+impl Api {
+    /// Returns a client on `machine`, whose file [`AUTHORITY`] it reads.
+    pub(super) fn new(machine: &Machine, server: SocketAddr, token: &str) -> Self {
+        Self {
+            machine: machine.clone(),
+            server,
+            token: token.to_owned(),
+        }
+    }
+
+    /// Returns a client that has the rights of another token.
+    pub fn with_token(&self, token: &str) -> Self {
+        Self::new(&self.machine, self.server, token)
+    }
+
+    /// Returns an object, or a list.
+    pub fn get(&self, path: &str) -> Result<Value> {
+        self.send("GET", path, None)
+    }
+
+    /// Creates an object, and returns it as the server has it.
+    pub fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        self.send("POST", path, Some((JSON, &object.to_string())))
+    }
+
+    /// Creates an object from a manifest of one document.
+    pub fn apply(&self, path: &str, manifest: &str) -> Result<Value> {
+        self.send("POST", path, Some((YAML, manifest)))
+    }
+
+    /// Merges `change` into an object (RFC 7386).
+    pub fn merge(&self, path: &str, change: &Value) -> Result<Value> {
+        self.send("PATCH", path, Some((MERGE, &change.to_string())))
+    }
+
+    /// Deletes an object at once.
+    pub fn delete(&self, path: &str) -> Result<Value> {
+        let options = r#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0}"#;
+        self.send("DELETE", path, Some((JSON, options)))
+    }
+
+    /// Returns status and body of the answer to a request, whatever it is. A watch ends with its
+    /// first event, or after a second.
+    pub fn answer(&self, path: &str) -> Result<(u16, String)> {
+        let mut words = self.words("GET", path);
+        words.extend(["--max-time", "1", "--write-out", "\n%{http_code}"].map(str::to_owned));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let output = self.machine.output(&words)?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (body, status) = text.rsplit_once('\n').context("curl prints the status")?;
+        Ok((status.parse()?, body.to_owned()))
+    }
+
+    fn send(&self, method: &str, path: &str, body: Option<(&str, &str)>) -> Result<Value> {
+        let mut words = self.words(method, path);
+        let limit = deadline().as_secs().to_string();
+        words.extend(["--fail-with-body", "--max-time", &limit].map(str::to_owned));
+        if let Some((kind, text)) = body {
+            words.extend(["--header".to_owned(), format!("content-type: {kind}")]);
+            words.extend(["--data-binary".to_owned(), text.to_owned()]);
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Ok(serde_json::from_str(&self.machine.call_words(&words)?)?)
+    }
+
+    fn words(&self, method: &str, path: &str) -> Vec<String> {
+        let Self { server, token, .. } = self;
+        [
+            "curl",
+            "--silent",
+            "--show-error",
+            "--cacert",
+            AUTHORITY,
+            "--header",
+            &format!("authorization: Bearer {token}"),
+            "--request",
+            method,
+            &format!("https://{server}{path}"),
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+}

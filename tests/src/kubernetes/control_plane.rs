@@ -1,0 +1,282 @@
+//! etcd, the API server and the controllers, on a machine beside the nodes.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::api::{AUTHORITY, Api};
+use crate::cluster::network::{Network, addresses};
+use crate::company::newest;
+use crate::kube::{read, write};
+use crate::{Machine, Process, until};
+
+/// Folder of keys, certificates, tokens and data.
+const FOLDER: &str = "/run/kubernetes";
+/// The folder of what operators apply to their clusters.
+const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/kubernetes");
+/// The machine's number on the switch.
+const NUMBER: u8 = 250;
+const PORT: u16 = 6443;
+const ETCD: &str = "http://127.0.0.1:2379";
+/// Addresses of services, and of all pods, of which each node gets a part.
+const SERVICES: &str = "10.96.0.0/16,fd00:96::/112";
+const PODS: &str = "10.82.0.0/16,fd00:82::/48";
+/// Tokens of users who may do everything.
+const ADMINISTRATOR: &str = "administrator";
+const CONTROLLERS: &str = "controllers";
+
+/// A control plane. Dropping it kills its programs.
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// A client with all rights.
+    pub api: Api,
+    machine: Machine,
+    server: Option<Process>,
+    _controllers: Process,
+    _etcd: Process,
+}
+
+impl ControlPlane {
+    /// Starts all programs on a machine of the network, and waits until the server is ready.
+    pub fn start(network: &Network) -> Result<Self> {
+        let machine = network.join("control", NUMBER)?;
+        make_keys(&machine)?;
+        let tokens = format!(
+            "{ADMINISTRATOR},administrator,1,system:masters\n{CONTROLLERS},controllers,2,system:masters\n"
+        );
+        write(&machine, &format!("{FOLDER}/tokens"), &tokens)?;
+        let etcd = start_etcd(&machine)?;
+        let api = Api::new(&machine, Self::address(), ADMINISTRATOR);
+        let server = start_server(&machine, &api)?;
+        let controllers = start_controllers(&machine)?;
+        let plane = Self {
+            api,
+            machine,
+            server: Some(server),
+            _controllers: controllers,
+            _etcd: etcd,
+        };
+        plane.await_object("/api/v1/namespaces/default/serviceaccounts/default")?;
+        Ok(plane)
+    }
+
+    /// Returns where the API server listens.
+    pub fn address() -> SocketAddr {
+        SocketAddr::new(addresses(NUMBER)[0], PORT)
+    }
+
+    /// Kills the API server.
+    pub fn kill_server(&mut self) -> Result<()> {
+        let server = self.server.take().context("the API server runs")?;
+        server.end(Signal::SIGKILL).map(drop)
+    }
+
+    /// Starts the API server again, and waits until it is ready.
+    pub fn restart_server(&mut self) -> Result<()> {
+        self.server = Some(start_server(&self.machine, &self.api)?);
+        Ok(())
+    }
+
+    /// Removes all earlier versions of all objects from etcd: a watch from one of them has expired,
+    /// once the API server has restarted.
+    pub fn compact(&self) -> Result<()> {
+        let call = |path: &str, body: &str| -> Result<Value> {
+            let url = format!("{ETCD}/v3/kv/{path}");
+            let words = ["curl", "--silent", "--fail-with-body", "--data", body, &url];
+            Ok(serde_json::from_str(&self.machine.call_words(&words)?)?)
+        };
+        let found = call("range", r#"{"key":"Lw=="}"#)?;
+        let revision = found["header"]["revision"]
+            .as_str()
+            .context("etcd answers with its revision")?;
+        let body = json!({ "revision": revision, "physical": true });
+        call("compaction", &body.to_string()).map(drop)
+    }
+
+    /// Creates the service account of `deploy/kubernetes` with its rights, and returns a token.
+    pub fn add_account(&self) -> Result<String> {
+        let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
+        self.await_object(&format!("{accounts}/default"))?;
+        for manifest in ["service-account", "cluster-role"] {
+            let path = Path::new(MANIFESTS).join(format!("{manifest}.yaml"));
+            let text = std::fs::read_to_string(&path)?;
+            for document in text.split("\n---\n") {
+                let roles = "/apis/rbac.authorization.k8s.io/v1";
+                let path = match kind(document)? {
+                    "ServiceAccount" => accounts.to_owned(),
+                    "ClusterRole" => format!("{roles}/clusterroles"),
+                    "ClusterRoleBinding" => format!("{roles}/clusterrolebindings"),
+                    other => bail!("{manifest} has an object of the kind {other}"),
+                };
+                self.api.apply(&path, document)?;
+            }
+        }
+        self.token()
+    }
+
+    /// Returns a new token of the service account.
+    pub fn token(&self) -> Result<String> {
+        let path = "/api/v1/namespaces/kube-system/serviceaccounts/viaduct/token";
+        let request = json!({
+            "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {},
+        });
+        let answer = self.api.create(path, &request)?;
+        let token = answer["status"]["token"].as_str();
+        Ok(token.context("the answer has a token")?.to_owned())
+    }
+
+    /// Returns the certificate of the authority that has signed the server's.
+    pub fn authority(&self) -> Result<String> {
+        read(&self.machine, AUTHORITY).context("the authority has a certificate")
+    }
+
+    /// Waits until the API server has an object, and returns it.
+    pub fn await_object(&self, path: &str) -> Result<Value> {
+        until(&format!("there is {path}"), || Ok(self.api.get(path).ok()))
+    }
+}
+
+/// Returns the kind of a manifest's only object.
+fn kind(document: &str) -> Result<&str> {
+    let mut lines = document.lines();
+    let found = lines.find_map(|line| line.strip_prefix("kind: "));
+    found.context("a manifest has a kind")
+}
+
+/// Writes a certificate authority, the server's certificate, and the key of service accounts.
+fn make_keys(machine: &Machine) -> Result<()> {
+    machine.call(&format!("mkdir -p {FOLDER}"))?;
+    let request = "openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:P-256";
+    machine.call(&format!(
+        "{request} -keyout {FOLDER}/ca.key -out {AUTHORITY} -subj /CN=tests"
+    ))?;
+    machine.call(&format!(
+        "{request} -CA {AUTHORITY} -CAkey {FOLDER}/ca.key -keyout {FOLDER}/server.key \
+         -out {FOLDER}/server.crt -subj /CN=kubernetes -addext subjectAltName=IP:{} \
+         -addext basicConstraints=critical,CA:FALSE",
+        ControlPlane::address().ip()
+    ))?;
+    machine
+        .call(&format!("openssl genrsa -out {FOLDER}/accounts.key 2048"))
+        .map(drop)
+}
+
+fn start_etcd(machine: &Machine) -> Result<Process> {
+    let (_, folder) = newest("etcd", "etcd").with_context(|| missing("etcd"))?;
+    let peers = "http://127.0.0.1:2380";
+    let words = [
+        folder.join("etcd").display().to_string(),
+        format!("--data-dir={FOLDER}/etcd"),
+        format!("--listen-client-urls={ETCD}"),
+        format!("--advertise-client-urls={ETCD}"),
+        format!("--listen-peer-urls={peers}"),
+        format!("--initial-advertise-peer-urls={peers}"),
+        format!("--initial-cluster=default={peers}"),
+    ];
+    let process = launch(machine, &words)?;
+    let health = ["curl", "--silent", &format!("{ETCD}/health")];
+    until("etcd is healthy", || {
+        alive("etcd", &process)?;
+        let answer = machine.output(&health)?;
+        Ok(String::from_utf8_lossy(&answer.stdout)
+            .contains("true")
+            .then_some(()))
+    })?;
+    Ok(process)
+}
+
+fn start_server(machine: &Machine, api: &Api) -> Result<Process> {
+    let address = ControlPlane::address();
+    let words = [
+        kubernetes("kube-apiserver")?.display().to_string(),
+        format!("--etcd-servers={ETCD}"),
+        format!("--bind-address={}", address.ip()),
+        format!("--advertise-address={}", address.ip()),
+        format!("--secure-port={}", address.port()),
+        format!("--tls-cert-file={FOLDER}/server.crt"),
+        format!("--tls-private-key-file={FOLDER}/server.key"),
+        format!("--token-auth-file={FOLDER}/tokens"),
+        "--authorization-mode=Node,RBAC".to_owned(),
+        "--allow-privileged=true".to_owned(),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        format!("--service-account-key-file={FOLDER}/accounts.key"),
+        format!("--service-account-signing-key-file={FOLDER}/accounts.key"),
+        format!("--service-cluster-ip-range={SERVICES}"),
+        "--feature-gates=IPv6DualStack=true".to_owned(),
+    ];
+    let process = launch(machine, &words)?;
+    until("the API server is ready", || {
+        alive("the API server", &process)?;
+        let answer = api.answer("/readyz").ok();
+        Ok(answer.filter(|(status, _)| *status == 200))
+    })?;
+    Ok(process)
+}
+
+/// Starts the controllers, but for the one that finds nodes without heartbeats: no kubelet sends
+/// them.
+fn start_controllers(machine: &Machine) -> Result<Process> {
+    let config = kubeconfig(&json!({ "token": CONTROLLERS }));
+    let path = format!("{FOLDER}/controllers.config");
+    write(machine, &path, &config)?;
+    let words = [
+        kubernetes("kube-controller-manager")?.display().to_string(),
+        format!("--kubeconfig={path}"),
+        "--controllers=*,-nodelifecycle".to_owned(),
+        "--allocate-node-cidrs=true".to_owned(),
+        format!("--cluster-cidr={PODS}"),
+        format!("--service-cluster-ip-range={SERVICES}"),
+        "--node-cidr-mask-size-ipv4=24".to_owned(),
+        "--node-cidr-mask-size-ipv6=64".to_owned(),
+        format!("--service-account-private-key-file={FOLDER}/accounts.key"),
+        format!("--root-ca-file={AUTHORITY}"),
+        "--leader-elect=false".to_owned(),
+        "--port=0".to_owned(),
+        format!("--cert-dir={FOLDER}/controllers"),
+        "--feature-gates=IPv6DualStack=true".to_owned(),
+    ];
+    launch(machine, &words)
+}
+
+/// Returns a kubeconfig of this user, for machines that have the authority's certificate. It is
+/// YAML, and JSON is YAML.
+pub(super) fn kubeconfig(user: &Value) -> String {
+    let server = format!("https://{}", ControlPlane::address());
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{ "name": "test", "cluster": {
+            "server": server, "certificate-authority": AUTHORITY } }],
+        "users": [{ "name": "test", "user": user }],
+        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
+    })
+    .to_string()
+}
+
+fn launch(machine: &Machine, words: &[String]) -> Result<Process> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Process::start(machine, &words)
+}
+
+fn alive(name: &str, process: &Process) -> Result<()> {
+    let ended = process.ended()?;
+    ensure!(
+        ended.is_none(),
+        "{name} exited ({ended:?}): {}",
+        process.output()
+    );
+    Ok(())
+}
+
+/// Returns the path of a program of Kubernetes.
+fn kubernetes(program: &str) -> Result<PathBuf> {
+    let found = newest("kubernetes", program);
+    let (_, folder) = found.with_context(|| missing(program))?;
+    Ok(folder.join(program))
+}
+
+fn missing(program: &str) -> String {
+    format!("there is no {program} below target/tools: `cargo xtask test cluster`")
+}
