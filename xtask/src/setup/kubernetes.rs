@@ -20,6 +20,8 @@ const VERSION: &str = "1.20.2";
 const SUITE: &str = "bookworm";
 const GO: &str = "/usr/lib/go-1.19/bin";
 const PACKAGES: [&str; 4] = ["golang-1.19-go", "dpkg-dev", "rsync", "jq"];
+/// A library that Kubernetes reads and writes JSON with.
+const REFLECTION: &str = "github.com/modern-go/reflect2";
 /// The programs of a cluster.
 pub(super) const CLUSTER: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
 /// Limit of one program on a busy machine; a free one takes two minutes at most.
@@ -37,6 +39,7 @@ pub(super) fn ensure(steps: &Steps, apt: &mut Apt<'_>, programs: &[String]) -> R
     }
     apt.install("build Kubernetes", &PACKAGES)?;
     let source = source(steps)?;
+    renew_reflection(steps, &source)?;
     fs::create_dir_all(&folder)?;
     for program in missing {
         if program == "kube-apiserver" {
@@ -66,6 +69,25 @@ fn source(steps: &Steps) -> Result<PathBuf> {
         symlink(&source, &link)?;
     }
     Ok(link)
+}
+
+/// Replaces the vendored reflect2 by Debian's. The old one reads tables that Go has no longer, so
+/// the API server would panic at each object in JSON.
+fn renew_reflection(steps: &Steps, source: &Path) -> Result<()> {
+    let vendored = source.join("vendor").join(REFLECTION);
+    if vendored.join("go_above_118.go").exists() {
+        return Ok(());
+    }
+    let archive =
+        Archive::open(steps, Kind::Binary, SUITE)?.context("Debian's packages do not come")?;
+    let root = archive.unpack("golang-github-modern-go-reflect2-dev")?;
+    fs::remove_dir_all(&vendored)?;
+    fs::create_dir_all(&vendored)?;
+    for file in fs::read_dir(root.join("usr/share/gocode/src").join(REFLECTION))? {
+        let file = file?;
+        fs::copy(file.path(), vendored.join(file.file_name()))?;
+    }
+    Ok(())
 }
 
 /// Generates the description of the API, which the API server contains.
