@@ -8,4 +8,4 @@ mod control_plane;
 mod node;
 
 pub use control_plane::ControlPlane;
-pub use node::{KubernetesNode, KubernetesPod};
+pub use node::{KubernetesNode, KubernetesPod, PORT};

@@ -3,11 +3,16 @@
 //!
 //! `cargo xtask test cluster` builds the programs and runs these tests.
 
-use anyhow::{Result, ensure};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::api_server::{ApiServer, node};
 use e2e::cluster::network::Network;
-use e2e::kubernetes::{ControlPlane, KubernetesNode, KubernetesPod};
-use e2e::until;
-use serde_json::json;
+use e2e::kube::API;
+use e2e::kubernetes::api::Api;
+use e2e::kubernetes::{ControlPlane, KubernetesNode, KubernetesPod, PORT};
+use e2e::{Connection, ConnectionLoad, until};
+use serde_json::{Value, json};
 
 /// Peers on a link have routes, others tunnels.
 const AUTO: &str = "--between-nodes=auto";
@@ -86,4 +91,325 @@ fn nodes_that_join_leave_and_are_readdressed_are_followed() -> Result<()> {
     old.remove(0).delete()?;
     rest.push(nodes[1].run("default", "again", &json!({}))?);
     await_connected(&rest)
+}
+
+/// Waits until the status of each agent says that the list of peers may be out of date, or no
+/// longer says so.
+fn await_stale(nodes: &[KubernetesNode], expected: bool) -> Result<()> {
+    for node in nodes {
+        let what = format!("the peers of {} are stale: {expected}", node.name);
+        until(&what, || {
+            let degraded = node.agent.get("/v1/status")?["degraded"].to_string();
+            Ok((degraded.contains("peers-stale") == expected).then_some(()))
+        })?;
+    }
+    Ok(())
+}
+
+/// Connections between all pods.
+fn load(pods: &[KubernetesPod]) -> Result<ConnectionLoad> {
+    let mut connections = Vec::new();
+    for from in pods {
+        for to in pods.iter().filter(|to| to.path != from.path) {
+            for address in &to.pod.addresses {
+                let server = (*address, PORT).into();
+                connections.push(Connection::tcp(&from.pod.machine, server)?);
+            }
+        }
+    }
+    Ok(ConnectionLoad::start(connections))
+}
+
+#[test]
+fn an_outage_of_a_minute_loses_nothing_and_compacted_changes_are_followed() -> Result<()> {
+    let (mut plane, mut nodes) = three_nodes()?;
+    let all = pods(&nodes)?;
+    await_connected(&all)?;
+    let connections = load(&all)?;
+    plane.kill_server()?;
+    let killed = Instant::now();
+    await_stale(&nodes, true)?;
+    // Pods come and go, and an agent restarts.
+    let (pod, _server) = nodes[0].attach("default", "meanwhile")?;
+    pod.del()?;
+    nodes[2].agent.kill()?;
+    nodes[2].agent.restart()?;
+    while killed.elapsed() < Duration::from_mins(1) {
+        connections.await_round()?;
+    }
+    await_connected(&all)?;
+
+    // The node does not see what changes next, and etcd forgets it.
+    nodes[0].kube.set_stopped(true)?;
+    plane.restart_server()?;
+    await_stale(&nodes[1..], false)?;
+    connections.await_round()?;
+    connections.end()?;
+    plane.api.delete(&nodes[1].path())?;
+    nodes[2].kube.await_metric("peers", "1")?;
+    plane.compact()?;
+    plane.kill_server()?;
+    plane.restart_server()?;
+    nodes[0].kube.set_stopped(false)?;
+    nodes[0].kube.await_metric("peers", "1")?;
+    nodes[0]
+        .kube
+        .await_counted("api_failures_total{resource=\"nodes\",code=\"410\"}")?;
+    await_stale(&nodes, false)?;
+    all[0].await_seen_by(&all[2])
+}
+
+/// A policy of the namespace `shop` for its pods `db`.
+fn policy(spec: &Value) -> Value {
+    let mut policy = json!({
+        "kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1",
+        "metadata": { "name": "db" },
+        "spec": { "podSelector": { "matchLabels": { "app": "db" } } },
+    });
+    for (key, value) in spec.as_object().into_iter().flatten() {
+        policy["spec"][key] = value.clone();
+    }
+    policy
+}
+
+#[test]
+fn network_policies_hold_between_the_nodes() -> Result<()> {
+    const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies";
+    let (plane, nodes) = three_nodes()?;
+    for name in ["shop", "street"] {
+        let namespace = json!({
+            "kind": "Namespace", "apiVersion": "v1",
+            "metadata": { "name": name, "labels": { "place": name } },
+        });
+        plane.api.create("/api/v1/namespaces", &namespace)?;
+        plane.await_object(&format!(
+            "/api/v1/namespaces/{name}/serviceaccounts/default"
+        ))?;
+    }
+    let db = nodes[0].run("shop", "db", &json!({ "app": "db" }))?;
+    let near = nodes[1].run("shop", "near", &json!({ "app": "web" }))?;
+    // Behind a tunnel.
+    let far = nodes[2].run("shop", "far", &json!({ "app": "web" }))?;
+    let stranger = nodes[2].run("street", "stranger", &json!({ "app": "web" }))?;
+    let clients = [&near, &far, &stranger];
+    let reach = |expected: [bool; 3]| {
+        let mut pairs = clients.into_iter().zip(expected);
+        pairs.try_for_each(|(client, expected)| client.await_reach(&db, expected))
+    };
+    reach([true, true, true])?;
+
+    let web = json!([{ "podSelector": { "matchLabels": { "app": "web" } } }]);
+    let named = json!([{ "port": "web" }]);
+    let ingress = json!({ "ingress": [{ "from": web, "ports": named }] });
+    plane.api.create(POLICIES, &policy(&ingress))?;
+    reach([true, true, false])?;
+    db.await_reach(&stranger, true)?;
+
+    let street = json!([{ "namespaceSelector": { "matchLabels": { "place": "street" } } }]);
+    let path = format!("{POLICIES}/db");
+    let ingress = json!({ "ingress": [{ "from": street }] });
+    plane.api.merge(&path, &policy(&ingress))?;
+    reach([false, false, true])?;
+    // A pod with another label is another client.
+    plane
+        .api
+        .merge(&path, &policy(&json!({ "ingress": [{ "from": web }] })))?;
+    reach([true, true, false])?;
+    let label = json!({ "metadata": { "labels": { "app": "other" } } });
+    plane.api.merge(&far.path, &label)?;
+    reach([true, false, false])?;
+
+    let egress = json!({
+        "policyTypes": ["Egress"], "ingress": null,
+        "egress": [{ "to": [{ "podSelector": { "matchLabels": { "app": "web" } } }] }],
+    });
+    plane.api.merge(&path, &policy(&egress))?;
+    reach([true, true, true])?;
+    db.await_reach(&near, true)?;
+    db.await_reach(&far, false)?;
+    db.await_reach(&stranger, false)?;
+    // Its Pod has gone: the policy knows its address no longer.
+    near.delete()?;
+    plane.api.delete(&path)?;
+    db.await_reach(&stranger, true)?;
+    db.await_reach(&far, true)
+}
+
+#[test]
+fn the_rights_of_the_manifest_are_enough_and_a_missing_one_is_named() -> Result<()> {
+    let (plane, mut nodes) = three_nodes()?;
+    let own = plane.api.with_token(&plane.token()?);
+    for (path, expected) in [
+        ("/api/v1/nodes", 200),
+        ("/api/v1/pods", 200),
+        ("/api/v1/namespaces", 200),
+        ("/apis/networking.k8s.io/v1/networkpolicies", 200),
+        ("/api/v1/secrets", 403),
+        ("/api/v1/namespaces/kube-system/configmaps", 403),
+        ("/api/v1/nodes/node-1", 403),
+    ] {
+        let (status, body) = own.answer(path)?;
+        ensure!(status == expected, "{path}: {status} {body}");
+    }
+    let label = json!({ "metadata": { "labels": { "own": "yes" } } });
+    ensure!(
+        own.merge(&nodes[0].path(), &label).is_err(),
+        "a Node is not its own to change"
+    );
+
+    let all = pods(&nodes)?;
+    let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/viaduct";
+    let rules = plane.api.get(role)?["rules"].clone();
+    let others = rules.as_array().context("a role has rules")?.iter();
+    let others = others.filter(|rule| rule["resources"] != json!(["nodes"]));
+    let fewer: Vec<Value> = others.cloned().collect();
+    plane.api.merge(role, &json!({ "rules": fewer }))?;
+    // A watch that runs keeps its right; another instance needs it.
+    nodes[0].kube.restart()?;
+    nodes[0]
+        .kube
+        .await_counted("api_failures_total{resource=\"nodes\",code=\"403\"}")?;
+    await_stale(&nodes[..1], true)?;
+    await_connected(&all)?;
+    plane.api.merge(role, &json!({ "rules": rules }))?;
+    await_stale(&nodes[..1], false)?;
+    nodes[0].kube.await_ready()
+}
+
+/// Returns what differs between the two answers to a request: keys of `one` that `other` lacks or
+/// has with a value of another type, and words of a status that are not the same.
+fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            for (key, value) in one {
+                match other.get(key) {
+                    Some(same) => differences(&format!("{path}.{key}"), value, same, found),
+                    // The answers of the tests have all keys, a real server's no empty ones.
+                    None if is_empty(value) => {}
+                    None => found.push(format!("{path}.{key} is {value} in one only")),
+                }
+            }
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            if let (Some(one), Some(other)) = (one.first(), other.first()) {
+                differences(&format!("{path}[]"), one, other, found);
+            }
+        }
+        (Value::String(one), Value::String(other)) => {
+            let is_word = ["kind", "apiVersion", "reason", "status", "type"]
+                .iter()
+                .any(|word| path.ends_with(&format!(".{word}")));
+            if is_word && one != other {
+                found.push(format!("{path}: {one} and {other}"));
+            }
+        }
+        (Value::Number(one), Value::Number(other)) => {
+            if path.ends_with(".code") && one != other {
+                found.push(format!("{path}: {one} and {other}"));
+            }
+        }
+        _ if std::mem::discriminant(one) == std::mem::discriminant(other) => {}
+        _ => found.push(format!("{path}: {one} and {other}")),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Returns status and body of an answer; of a watch the first event.
+fn answer(api: &Api, path: &str) -> Result<(u16, Value)> {
+    let (status, body) = api.answer(path)?;
+    let first = body.lines().next().unwrap_or_default();
+    let text = if path.contains("watch=") {
+        first
+    } else {
+        &body
+    };
+    let value = serde_json::from_str(text).with_context(|| format!("{path}: {body}"))?;
+    Ok((status, value))
+}
+
+#[test]
+fn the_api_server_of_the_tests_answers_as_a_real_one() -> Result<()> {
+    const NODES: &str = "/api/v1/nodes";
+    let network = Network::routed()?;
+    let mut plane = ControlPlane::start(&network)?;
+    let machine = &network.hosts[0].sandbox.node;
+    let of_tests = ApiServer::new();
+    of_tests.listen(machine, API)?;
+    let token = "first";
+    of_tests.faults(|faults| faults.token = Some(token.to_owned()));
+    let servers = [Api::of_tests(machine, API, token), plane.api.clone()];
+    for number in 1..4 {
+        let addresses = [format!("198.51.100.{number}")];
+        let object = node(&format!("node-{number}"), &[], &addresses);
+        plane.api.create(NODES, &object)?;
+        of_tests.put_node(object);
+    }
+    let compare = |what: &str, paths: [String; 2]| -> Result<[Value; 2]> {
+        let (status, one) = answer(&servers[0], &paths[0])?;
+        let (expected, other) = answer(&servers[1], &paths[1])?;
+        ensure!(
+            status == expected,
+            "{what}: {status} and {expected}: {one} {other}"
+        );
+        let mut found = Vec::new();
+        differences("", &one, &other, &mut found);
+        ensure!(found.is_empty(), "{what}: {found:#?}");
+        Ok([one, other])
+    };
+    let same = |path: &str| [path.to_owned(), path.to_owned()];
+    compare("version", same("/version"))?;
+    compare("unknown path", same("/api/v1/absent"))?;
+    let lists = compare("list", same(NODES))?;
+    let pages = compare("first page", same("/api/v1/nodes?limit=1"))?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let next = pages
+        .each_ref()
+        .map(|page| text(&page["metadata"]["continue"]));
+    let next = next.map(|token| format!("{NODES}?limit=1&continue={token}"));
+    compare("second page", next.clone())?;
+    let versions = lists
+        .each_ref()
+        .map(|list| text(&list["metadata"]["resourceVersion"]));
+    let watch = versions.map(|version| format!("{NODES}?watch=1&resourceVersion={version}"));
+    let label = json!({ "metadata": { "labels": { "changed": "yes" } } });
+    plane.api.merge("/api/v1/nodes/node-1", &label)?;
+    let mut changed = node("node-1", &[], &[]);
+    changed["metadata"]["labels"] = label["metadata"]["labels"].clone();
+    of_tests.put_node(changed);
+    compare("watch", watch.clone())?;
+    compare(
+        "watch from the start",
+        same("/api/v1/nodes?watch=1&resourceVersion=0"),
+    )?;
+
+    // Everything so far is forgotten.
+    plane.api.merge("/api/v1/nodes/node-2", &label)?;
+    plane.compact()?;
+    plane.kill_server()?;
+    plane.restart_server()?;
+    of_tests.put_node(node("node-2", &[], &[]));
+    of_tests.compact();
+    compare("expired page", next)?;
+    compare("expired watch", watch)?;
+
+    let strangers = servers
+        .each_ref()
+        .map(|server| server.with_token("unknown"));
+    let refused = strangers.each_ref().map(|server| answer(server, NODES));
+    let [one, other] = refused;
+    let ((status, one), (expected, other)) = (one?, other?);
+    ensure!((status, expected) == (401, 401), "{status} and {expected}");
+    let mut found = Vec::new();
+    differences("", &one, &other, &mut found);
+    ensure!(found.is_empty(), "unknown token: {found:#?}");
+    Ok(())
 }

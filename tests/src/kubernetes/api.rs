@@ -14,7 +14,8 @@ pub(super) const AUTHORITY: &str = "/run/kubernetes/ca.crt";
 #[derive(Clone, Debug)]
 pub struct Api {
     machine: Machine,
-    server: SocketAddr,
+    /// Scheme and address.
+    server: String,
     token: String,
 }
 
@@ -28,14 +29,26 @@ impl Api {
     pub(super) fn new(machine: &Machine, server: SocketAddr, token: &str) -> Self {
         Self {
             machine: machine.clone(),
-            server,
+            server: format!("https://{server}"),
             token: token.to_owned(),
+        }
+    }
+
+    /// Returns a client of a server of the tests ([`ApiServer`](crate::api_server::ApiServer)) on
+    /// `machine`.
+    pub fn of_tests(machine: &Machine, server: SocketAddr, token: &str) -> Self {
+        Self {
+            server: format!("http://{server}"),
+            ..Self::new(machine, server, token)
         }
     }
 
     /// Returns a client that has the rights of another token.
     pub fn with_token(&self, token: &str) -> Self {
-        Self::new(&self.machine, self.server, token)
+        Self {
+            token: token.to_owned(),
+            ..self.clone()
+        }
     }
 
     /// Returns an object, or a list.
@@ -100,7 +113,7 @@ impl Api {
             &format!("authorization: Bearer {token}"),
             "--request",
             method,
-            &format!("https://{server}{path}"),
+            &format!("{server}{path}"),
         ]
         .map(str::to_owned)
         .to_vec()

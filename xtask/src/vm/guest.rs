@@ -32,6 +32,10 @@ const END: &str = "the guest ends with ";
 /// Number of guests that this process started: names their folders.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
+/// In the console of a kernel that has found a breakpoint of its own where it had removed it: under
+/// TCG, a processor may run the old code for a moment. Others have seen it on unchanged kernels
+/// (<https://github.com/multipath-tcp/mptcp_net-next/issues/471>).
+const EMULATOR_FAULT: &str = "int3: 0000";
 /// Lines of the console that are shown of a crashed guest.
 const CONSOLE_LINES: usize = 60;
 
@@ -140,7 +144,7 @@ impl<'a> Guest<'a> {
         let folder = folder()?;
         let ended = self.run_in(&folder, script, &mut each);
         let console = fs::read(folder.join("console.log")).unwrap_or_default();
-        let ended = ended.with_context(|| format!("its console ended with:\n{}", tail(&console)));
+        let ended = ended.with_context(|| described(&String::from_utf8_lossy(&console)));
         fs::remove_dir_all(&folder)?;
         ended.with_context(|| format!("the guest with kernel {}", self.kernel.name))
     }
@@ -341,8 +345,15 @@ fn wrapped(script: &str) -> String {
     )
 }
 
-fn tail(console: &[u8]) -> String {
-    let text = String::from_utf8_lossy(console);
-    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-    lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
+/// Returns the end of a console, and what is known of its cause.
+fn described(console: &str) -> String {
+    let lines: Vec<&str> = console.lines().map(str::trim_end).collect();
+    let end = lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n");
+    let cause = if console.contains(EMULATOR_FAULT) {
+        "\nThis is a fault of the emulator, which ran code of the kernel while another processor \
+         changed it. `--again --staged` runs what is missing"
+    } else {
+        ""
+    };
+    format!("its console ended with:\n{end}{cause}")
 }
