@@ -100,16 +100,16 @@ impl KubernetesNode {
         Ok(found.and_then(|one| Some(one["status"].as_str()?.to_owned())))
     }
 
-    /// Returns the pod CIDRs that the controllers have given the Node, once it has some.
-    pub fn await_pod_cidrs(&self) -> Result<Vec<String>> {
-        until(&format!("{} has pod CIDRs", self.name), || {
+    /// Waits until the agent has the pod CIDRs that the controllers have given the Node, one of each
+    /// family.
+    pub fn await_pod_cidrs_of_agent(&self) -> Result<()> {
+        until(&format!("{} has its pod CIDRs", self.name), || {
             let node = self.api.get(&self.path())?;
             let cidrs = node["spec"]["podCIDRs"].as_array().cloned();
-            let texts = cidrs.into_iter().flatten();
-            let texts: Vec<String> = texts
-                .filter_map(|one| Some(one.as_str()?.to_owned()))
-                .collect();
-            Ok((texts.len() == 2).then_some(texts))
+            let given: Vec<Value> = cidrs.into_iter().flatten().collect();
+            let shown = self.agent.get("/v1/pod-cidrs")?.to_string();
+            let has_all = given.iter().all(|one| shown.contains(&one.to_string()));
+            Ok((given.len() == 2 && has_all).then_some(()))
         })
     }
 
