@@ -91,15 +91,6 @@ impl Kube {
         Ok(())
     }
 
-    /// Stops the process, or lets it go on.
-    pub fn set_stopped(&self, is_stopped: bool) -> Result<()> {
-        self.process.signal(if is_stopped {
-            Signal::SIGSTOP
-        } else {
-            Signal::SIGCONT
-        })
-    }
-
     /// Ends the process as a service manager does.
     pub fn terminate(self) -> Result<ExitStatus> {
         Ok(self.process.end(Signal::SIGTERM)?.0)

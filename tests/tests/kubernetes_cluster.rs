@@ -19,7 +19,10 @@ const AUTO: &str = "--between-nodes=auto";
 
 /// Two nodes on a switch, and a third one behind a router.
 fn three_nodes() -> Result<(ControlPlane, Vec<KubernetesNode>)> {
-    let network = Network::routed()?;
+    on(Network::routed()?)
+}
+
+fn on(network: Network) -> Result<(ControlPlane, Vec<KubernetesNode>)> {
     let plane = ControlPlane::start(&network)?;
     let token = plane.add_account()?;
     let hosts = network.hosts.into_iter();
@@ -81,7 +84,8 @@ fn nodes_that_join_leave_and_are_readdressed_are_followed() -> Result<()> {
     let (mut old, mut rest): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|pod| pod.pod.id() == "on-node-2");
     nodes[0].kube.await_metric("peers", "2")?;
-    old.remove(0).delete()?;
+    // Its object goes with the Node.
+    old.remove(0).pod.del()?;
     // The controllers give it other CIDRs.
     nodes[1].await_pod_cidrs_of_agent()?;
     rest.push(nodes[1].run("default", "again", &json!({}))?);
@@ -117,7 +121,9 @@ fn load(pods: &[KubernetesPod]) -> Result<ConnectionLoad> {
 
 #[test]
 fn an_outage_of_a_minute_loses_nothing_and_compacted_changes_are_followed() -> Result<()> {
-    let (mut plane, mut nodes) = three_nodes()?;
+    let network = Network::routed()?;
+    let switch = network.switch.clone();
+    let (mut plane, mut nodes) = on(network)?;
     let all = pods(&nodes)?;
     await_connected(&all)?;
     let connections = load(&all)?;
@@ -139,14 +145,14 @@ fn an_outage_of_a_minute_loses_nothing_and_compacted_changes_are_followed() -> R
     connections.await_round()?;
     connections.end()?;
 
-    // The node does not see what changes next, and etcd forgets it.
-    nodes[0].kube.set_stopped(true)?;
+    // A node is unplugged while a Node goes, and etcd forgets that.
+    switch.call("ip link set port1 down")?;
     plane.api.delete(&nodes[1].path())?;
     nodes[2].kube.await_metric("peers", "1")?;
     plane.compact()?;
     plane.kill_server()?;
     plane.restart_server()?;
-    nodes[0].kube.set_stopped(false)?;
+    switch.call("ip link set port1 up")?;
     nodes[0].kube.await_metric("peers", "1")?;
     nodes[0]
         .kube

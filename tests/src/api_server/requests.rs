@@ -200,7 +200,7 @@ fn watch(
     if is_initial || version == 0 {
         let (current, objects) = world.list(kind, "", wanted);
         for (_, object) in objects {
-            event(connection, world, "ADDED", &object)?;
+            event(connection, world, kind, "ADDED", &object)?;
         }
         version = current;
     }
@@ -241,7 +241,7 @@ fn follow(
         {
             version = its;
             if wanted(&object) {
-                event(connection, world, name, &object)?;
+                event(connection, world, kind, name, &object)?;
             }
         }
         if left.is_zero() {
@@ -254,10 +254,16 @@ fn follow(
 fn event(
     connection: &mut Connection,
     world: &World,
+    kind: Kind,
     name: &str,
     object: &Object,
 ) -> io::Result<()> {
-    let line = format!(r#"{{"type":"{name}","object":{}}}"#, object.text);
+    let (_, of) = kind.names();
+    let group = kind.api_version();
+    // An object begins with a brace.
+    let rest = &object.text[1..];
+    let line =
+        format!(r#"{{"type":"{name}","object":{{"kind":"{of}","apiVersion":"{group}",{rest}}}"#);
     if world.take_half_event() {
         connection.half_chunk(&line)
     } else {
@@ -303,6 +309,8 @@ fn patch(
         conditions.push(condition.clone());
     }
     world.put(Kind::Nodes, node);
-    let node = world.get(Kind::Nodes, name).unwrap_or_default();
+    let mut node = world.get(Kind::Nodes, name).unwrap_or_default();
+    node["kind"] = json!(Kind::Nodes.names().1);
+    node["apiVersion"] = json!(Kind::Nodes.api_version());
     connection.answer(200, None, &node)
 }

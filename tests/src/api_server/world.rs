@@ -64,7 +64,8 @@ pub(super) struct Change {
     pub(super) object: Object,
 }
 
-/// An object: its text with its version, and the node that it is on.
+/// An object: its text with its version, as lists have it, without kind and version of the API; and
+/// the node that it is on.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     pub(super) text: Arc<str>,
@@ -160,6 +161,9 @@ impl World {
         metadata["resourceVersion"] = json!(version.to_string());
         if metadata["creationTimestamp"].is_null() {
             metadata["creationTimestamp"] = created;
+        }
+        for key in ["kind", "apiVersion"] {
+            let _removed = object.as_object_mut().and_then(|all| all.remove(key));
         }
         let object = Object {
             node: object["spec"]["nodeName"].as_str().map(str::to_owned),
