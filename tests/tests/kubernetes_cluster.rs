@@ -382,7 +382,7 @@ fn the_api_server_of_the_tests_answers_as_a_real_one() -> Result<()> {
     let versions = lists
         .each_ref()
         .map(|list| text(&list["metadata"]["resourceVersion"]));
-    let watch = versions.map(|version| format!("{NODES}?watch=1&resourceVersion={version}"));
+    let watch = versions.map(|version| format!("{NODES}?watch=true&resourceVersion={version}"));
     let label = json!({ "metadata": { "labels": { "changed": "yes" } } });
     plane.api.merge("/api/v1/nodes/node-1", &label)?;
     let mut changed = node("node-1", &[], &[]);
@@ -391,7 +391,7 @@ fn the_api_server_of_the_tests_answers_as_a_real_one() -> Result<()> {
     compare("watch", watch.clone())?;
     compare(
         "watch from the start",
-        same("/api/v1/nodes?watch=1&resourceVersion=0"),
+        same("/api/v1/nodes?watch=true&resourceVersion=0"),
     )?;
 
     // Everything so far is forgotten.
