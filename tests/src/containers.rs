@@ -16,7 +16,8 @@ use crate::{Machine, Process, until};
 /// default pause image.
 pub const IMAGE: &str = "registry.k8s.io/pause:3.6";
 
-const NETS: &str = "/run/nets";
+/// The folder of networks' configurations.
+pub const NETS: &str = "/run/nets";
 const PODMAN: &str = "env CONTAINERS_CONF=/run/containers.conf podman --root /run/podman/root \
                       --runroot /run/podman/run --storage-driver vfs";
 const SOCKET: &str = "/run/containerd.sock";

@@ -5,6 +5,7 @@
 
 pub mod api;
 mod control_plane;
+pub mod kubelet;
 mod node;
 
 pub use control_plane::ControlPlane;

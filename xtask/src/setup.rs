@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long)]
     quiet_if_done: bool,
     /// Also build these programs of Kubernetes from Debian's source package: kube-proxy, kubelet,
-    /// kube-apiserver, kube-controller-manager
+    /// kube-apiserver, kube-controller-manager, kube-scheduler
     #[arg(long, value_delimiter = ',', value_name = "PROGRAM")]
     kubernetes: Vec<String>,
 }
@@ -70,11 +70,12 @@ pub(crate) fn ensure_company() -> Result<()> {
     kubernetes::ensure(&steps, &mut Apt::new(&steps), &["kube-proxy".to_owned()])
 }
 
-/// Gets the programs of a Kubernetes cluster, and what makes its certificates, in addition to those
-/// of [`Scope::Runtimes`].
+/// Gets the programs of a Kubernetes cluster, the runtimes of its nodes, and what makes its
+/// certificates.
 pub(crate) fn ensure_cluster() -> Result<()> {
     let steps = Steps::new(Voice::QuietIfDone);
     let mut apt = Apt::new(&steps);
+    programs::ensure_runtimes(&mut apt)?;
     if privilege::find("openssl").is_none() {
         apt.install("make certificates", &["openssl"])?;
     }

@@ -10,6 +10,8 @@ use super::api_server::ApiServer;
 use super::tools::newest;
 use crate::{Machine, NODE, Process, until};
 
+/// Addresses of the pods of a test's node.
+const PODS: &str = "10.244.0.0/16,fd00:10:244::/48";
 /// Path of the services, and of the two forms of their endpoints.
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
@@ -35,18 +37,16 @@ pub struct Service {
 #[derive(Debug)]
 pub struct KubeProxy {
     _process: Process,
-    _server: ApiServer,
+    _server: Option<ApiServer>,
 }
 
 impl KubeProxy {
     /// Starts the newest kube-proxy below `target/tools`, and waits until the rules of `services`
     /// are written.
     pub fn start(node: &Machine, services: &[Service]) -> Result<Self> {
-        let (_, folder) = newest("kubernetes", "kube-proxy")
-            .context("there is no kube-proxy below target/tools: `cargo xtask compatibility`")?;
         let server = ApiServer::start(node, objects(services))?;
-        let program = folder.join("kube-proxy").display().to_string();
-        let process = Process::start(node, &words(&program).each_ref().map(String::as_str))?;
+        let source = format!("--master={}", ApiServer::url());
+        let process = launch(node, &source, "node", PODS)?;
         until("kube-proxy has written its rules", || {
             if let Some(status) = process.ended()? {
                 bail!("kube-proxy exited ({status}): {}", process.output());
@@ -62,7 +62,17 @@ impl KubeProxy {
         })?;
         Ok(Self {
             _process: process,
-            _server: server,
+            _server: Some(server),
+        })
+    }
+
+    /// Starts it for the Node `name` of a real cluster, with the kubeconfig of this path. `pods` are
+    /// the addresses of all pods.
+    pub fn of_cluster(node: &Machine, config: &str, name: &str, pods: &str) -> Result<Self> {
+        let process = launch(node, &format!("--kubeconfig={config}"), name, pods)?;
+        Ok(Self {
+            _process: process,
+            _server: None,
         })
     }
 
@@ -72,16 +82,23 @@ impl KubeProxy {
     }
 }
 
+fn launch(node: &Machine, source: &str, name: &str, pods: &str) -> Result<Process> {
+    let (_, folder) = newest("kubernetes", "kube-proxy")
+        .context("there is no kube-proxy below target/tools: `cargo xtask compatibility`")?;
+    let program = folder.join("kube-proxy").display().to_string();
+    let words = words(&program, source, name, pods);
+    Process::start(node, &words.each_ref().map(String::as_str))
+}
+
 /// Returns the command line. Timeouts of connection tracking are left as they are: they belong to
 /// the machine.
-fn words(program: &str) -> [String; 14] {
-    let master = format!("--master={}", ApiServer::url());
+fn words(program: &str, source: &str, name: &str, pods: &str) -> [String; 14] {
     [
         program,
-        &master,
-        "--hostname-override=node",
+        source,
+        &format!("--hostname-override={name}"),
         "--proxy-mode=iptables",
-        "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48",
+        &format!("--cluster-cidr={pods}"),
         "--feature-gates=IPv6DualStack=true",
         "--iptables-min-sync-period=100ms",
         "--iptables-sync-period=1s",

@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::api::{AUTHORITY, Api};
+use super::node::node_name;
 use crate::cluster::network::{Network, addresses};
 use crate::company::newest;
 use crate::kube::{read, write};
@@ -23,10 +24,12 @@ const PORT: u16 = 6443;
 const ETCD: &str = "http://127.0.0.1:2379";
 /// Addresses of services, and of all pods, of which each node gets a part.
 const SERVICES: &str = "10.96.0.0/16,fd00:96::/112";
-const PODS: &str = "10.82.0.0/16,fd00:82::/48";
+pub(super) const PODS: &str = "10.82.0.0/16,fd00:82::/48";
 /// Tokens of users who may do everything.
 const ADMINISTRATOR: &str = "administrator";
 const CONTROLLERS: &str = "controllers";
+/// The token of all kube-proxies. That of a kubelet is the name of its Node.
+pub(super) const PROXY: &str = "proxy";
 
 /// A control plane. Dropping it kills its programs.
 #[derive(Debug)]
@@ -35,7 +38,7 @@ pub struct ControlPlane {
     pub api: Api,
     machine: Machine,
     server: Option<Process>,
-    _controllers: Process,
+    _controllers: [Process; 2],
     _etcd: Process,
 }
 
@@ -44,14 +47,20 @@ impl ControlPlane {
     pub fn start(network: &Network) -> Result<Self> {
         let machine = network.join("control", NUMBER)?;
         make_keys(&machine)?;
-        let tokens = format!(
-            "{ADMINISTRATOR},administrator,1,system:masters\n{CONTROLLERS},controllers,2,system:masters\n"
+        let mut tokens = format!(
+            "{ADMINISTRATOR},administrator,1,system:masters\n\
+             {CONTROLLERS},controllers,2,system:masters\n\
+             {PROXY},system:kube-proxy,3\n"
         );
+        for host in &network.hosts {
+            let name = node_name(host);
+            tokens += &format!("{name},system:node:{name},{name},system:nodes\n");
+        }
         write(&machine, &format!("{FOLDER}/tokens"), &tokens)?;
         let etcd = start_etcd(&machine)?;
         let api = Api::new(&machine, Self::address(), ADMINISTRATOR);
         let server = start_server(&machine, &api)?;
-        let controllers = start_controllers(&machine)?;
+        let controllers = [start_controllers(&machine)?, start_scheduler(&machine)?];
         let plane = Self {
             api,
             machine,
@@ -191,7 +200,7 @@ fn start_etcd(machine: &Machine) -> Result<Process> {
 fn start_server(machine: &Machine, api: &Api) -> Result<Process> {
     let address = ControlPlane::address();
     let words = [
-        kubernetes("kube-apiserver")?.display().to_string(),
+        program_of("kube-apiserver")?.display().to_string(),
         format!("--etcd-servers={ETCD}"),
         format!("--bind-address={}", address.ip()),
         format!("--advertise-address={}", address.ip()),
@@ -219,11 +228,9 @@ fn start_server(machine: &Machine, api: &Api) -> Result<Process> {
 /// Starts the controllers, but for the one that finds nodes without heartbeats: no kubelet sends
 /// them.
 fn start_controllers(machine: &Machine) -> Result<Process> {
-    let config = kubeconfig(&json!({ "token": CONTROLLERS }));
-    let path = format!("{FOLDER}/controllers.config");
-    write(machine, &path, &config)?;
+    let path = client_of_controllers(machine)?;
     let words = [
-        kubernetes("kube-controller-manager")?.display().to_string(),
+        program_of("kube-controller-manager")?.display().to_string(),
         format!("--kubeconfig={path}"),
         "--controllers=*,-nodelifecycle".to_owned(),
         "--allocate-node-cidrs=true".to_owned(),
@@ -239,6 +246,30 @@ fn start_controllers(machine: &Machine) -> Result<Process> {
         "--feature-gates=IPv6DualStack=true".to_owned(),
     ];
     launch(machine, &words)
+}
+
+/// Starts the program that chooses the Nodes of Pods.
+fn start_scheduler(machine: &Machine) -> Result<Process> {
+    let path = client_of_controllers(machine)?;
+    let words = [
+        program_of("kube-scheduler")?.display().to_string(),
+        format!("--kubeconfig={path}"),
+        "--leader-elect=false".to_owned(),
+        "--port=0".to_owned(),
+        format!("--cert-dir={FOLDER}/scheduler"),
+    ];
+    launch(machine, &words)
+}
+
+/// Writes the kubeconfig of the controllers, and returns its path.
+fn client_of_controllers(machine: &Machine) -> Result<String> {
+    let path = format!("{FOLDER}/controllers.config");
+    write(
+        machine,
+        &path,
+        &kubeconfig(&json!({ "token": CONTROLLERS })),
+    )?;
+    Ok(path)
 }
 
 /// Returns a kubeconfig of this user, for machines that have the authority's certificate. It is
@@ -271,7 +302,7 @@ fn alive(name: &str, process: &Process) -> Result<()> {
 }
 
 /// Returns the path of a program of Kubernetes.
-fn kubernetes(program: &str) -> Result<PathBuf> {
+pub(super) fn program_of(program: &str) -> Result<PathBuf> {
     let found = newest("kubernetes", program);
     let (_, folder) = found.with_context(|| missing(program))?;
     Ok(folder.join(program))

@@ -27,6 +27,11 @@ pub struct KubernetesNode {
     api: Api,
 }
 
+/// Returns the name of a host as a Node.
+pub(super) fn node_name(host: &Host) -> String {
+    format!("node-{}", host.number)
+}
+
 /// A pod of a node, with a server on [`PORT`] that answers with the client's address.
 #[derive(Debug)]
 pub struct KubernetesPod {
@@ -41,7 +46,20 @@ pub struct KubernetesPod {
 impl KubernetesNode {
     /// Starts the programs of a node with `flags` for the agent, and registers its Node.
     pub fn join(host: Host, plane: &ControlPlane, token: &str, flags: &[&str]) -> Result<Self> {
-        let name = format!("node-{}", host.number);
+        let node = Self::start(host, plane, token, (flags, &[]))?;
+        node.register()?;
+        Ok(node)
+    }
+
+    /// Starts the programs of a node, with flags for the agent and for `viaduct-kube`. A kubelet
+    /// registers the Node.
+    pub fn start(
+        host: Host,
+        plane: &ControlPlane,
+        token: &str,
+        (flags, flags_of_kube): (&[&str], &[&str]),
+    ) -> Result<Self> {
+        let name = node_name(&host);
         let own = format!("--node-name={name}");
         let flags = flags.iter().map(ToString::to_string);
         let machine = &host.sandbox.node;
@@ -50,16 +68,19 @@ impl KubernetesNode {
         write(machine, AUTHORITY, &plane.authority()?)?;
         write_token(machine, token)?;
         let config = kubeconfig(&json!({ "tokenFile": TOKEN }));
-        let kube = Kube::start_with(machine, &name, &config, &[])?;
-        let node = Self {
+        let kube = Kube::start_with(machine, &name, &config, flags_of_kube)?;
+        Ok(Self {
             name,
             agent,
             kube,
             host,
             api: plane.api.clone(),
-        };
-        node.register()?;
-        Ok(node)
+        })
+    }
+
+    /// Returns the node's addresses, IPv4 first.
+    pub fn internal_addresses(&self) -> [IpAddr; 2] {
+        self.host.addresses
     }
 
     /// Returns the node's machine.

@@ -23,7 +23,13 @@ const PACKAGES: [&str; 4] = ["golang-1.19-go", "dpkg-dev", "rsync", "jq"];
 /// A library that Kubernetes reads and writes JSON with.
 const REFLECTION: &str = "github.com/modern-go/reflect2";
 /// The programs of a cluster.
-pub(super) const CLUSTER: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
+pub(super) const CLUSTER: [&str; 5] = [
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+];
 /// Limit of one program on a busy machine; a free one takes two minutes at most.
 const BUILD_LIMIT: Duration = Duration::from_mins(40);
 

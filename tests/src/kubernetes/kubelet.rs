@@ -1,0 +1,132 @@
+//! A real kubelet with containerd and kube-proxy on a node, and the Pods, Deployments and Services of users.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::control_plane::{ControlPlane, PODS, PROXY, kubeconfig, program_of};
+use super::node::KubernetesNode;
+use crate::company::KubeProxy;
+use crate::containers::{Containerd, IMAGE, NETS, Podman};
+use crate::kube::write;
+use crate::{Process, program, until};
+
+/// Port of the server in the containers: the image's own is that of the pause container.
+pub const PORT: u16 = 8080;
+/// State of kubelet, on the sandbox's own file system.
+const FOLDER: &str = "/run/kubelet";
+/// Settings of the machine that kubelet would change.
+const SYSCTLS: [&str; 6] = [
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+];
+
+/// A kubelet, its runtime, and kube-proxy. Dropping it removes all pods.
+#[derive(Debug)]
+pub struct Kubelet {
+    process: Process,
+    _proxy: KubeProxy,
+    _containerd: Containerd,
+    _podman: Podman,
+}
+
+impl Kubelet {
+    /// Starts all three, with the configuration list that `viaduct-kube` writes, and waits until the Node
+    /// is ready.
+    pub fn start(node: &KubernetesNode, plane: &ControlPlane) -> Result<Self> {
+        let machine = node.machine();
+        // podman makes the image only.
+        let podman = Podman::new(machine, &program("cni"), &json!({ "name": "unused" }))?;
+        machine.call(&format!("rm {NETS}/10.conflist"))?;
+        let containerd = Containerd::start(&podman, &program("cni"))?;
+        machine.call("mount -t tmpfs none /var/log")?;
+        machine.call(&format!("mkdir -p {FOLDER}/sysctls"))?;
+        for (number, sysctl) in SYSCTLS.iter().enumerate() {
+            let copy = format!("{FOLDER}/sysctls/{number}");
+            let shown = format!("/proc/sys/{sysctl}");
+            machine.call(&format!("cp {shown} {copy}"))?;
+            machine.call(&format!("mount --bind {copy} {shown}"))?;
+        }
+        write(machine, &format!("{FOLDER}/config"), &config().to_string())?;
+        let user = json!({ "token": node.name });
+        write(machine, &format!("{FOLDER}/client"), &kubeconfig(&user))?;
+        let client = format!("{FOLDER}/proxy");
+        write(machine, &client, &kubeconfig(&json!({ "token": PROXY })))?;
+        let proxy = KubeProxy::of_cluster(machine, &client, &node.name, PODS)?;
+        let addresses = node.internal_addresses().map(|one| one.to_string());
+        let words = [
+            program_of("kubelet")?.display().to_string(),
+            format!("--config={FOLDER}/config"),
+            format!("--kubeconfig={FOLDER}/client"),
+            format!("--root-dir={FOLDER}"),
+            format!("--cert-dir={FOLDER}/pki"),
+            format!("--hostname-override={}", node.name),
+            format!("--node-ip={}", addresses.join(",")),
+            "--container-runtime=remote".to_owned(),
+            "--container-runtime-endpoint=unix:///run/containerd.sock".to_owned(),
+        ];
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let kubelet = Self {
+            process: Process::start(machine, &words)?,
+            _proxy: proxy,
+            _containerd: containerd,
+            _podman: podman,
+        };
+        let ready = until(&format!("{} is ready", node.name), || {
+            Ok((node.condition("Ready")?.as_deref() == Some("True")).then_some(()))
+        });
+        ready.with_context(|| kubelet.process.output())?;
+        Ok(kubelet)
+    }
+
+    /// Returns its log.
+    pub fn log(&self) -> String {
+        self.process.output()
+    }
+}
+
+/// Containers run without cgroups, so those of the machine stay unchanged, and nothing is evicted.
+fn config() -> Value {
+    json!({
+        "kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "authentication": { "anonymous": { "enabled": false }, "webhook": { "enabled": false } },
+        "authorization": { "mode": "AlwaysAllow" },
+        "cgroupsPerQOS": false,
+        "enforceNodeAllocatable": [],
+        "evictionHard": { "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%" },
+        "failSwapOn": false,
+        "featureGates": { "IPv6DualStack": true, "LocalStorageCapacityIsolation": false },
+        "healthzPort": 0,
+        "imageGCHighThresholdPercent": 100,
+        "makeIPTablesUtilChains": false,
+        "nodeStatusUpdateFrequency": "2s",
+        "readOnlyPort": 0,
+        "resolvConf": "",
+        "serializeImagePulls": false,
+        "syncFrequency": "2s",
+        "volumePluginDir": format!("{FOLDER}/plugins"),
+        "volumeStatsAggPeriod": "0s",
+    })
+}
+
+/// Returns the template of a Pod with a web server on [`PORT`], and these fields of its container.
+pub fn template(labels: &Value, annotations: &Value, container: &Value) -> Value {
+    let mut web = json!({
+        "name": "web", "image": IMAGE, "imagePullPolicy": "Never",
+        "command": ["/bin/httpd", "-f", "-p", PORT.to_string(), "-h", "/www"],
+        "ports": [{ "name": "web", "containerPort": PORT }],
+    });
+    for (key, value) in container.as_object().into_iter().flatten() {
+        web[key] = value.clone();
+    }
+    json!({
+        "metadata": { "labels": labels, "annotations": annotations },
+        "spec": {
+            "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 1,
+            "containers": [web],
+        },
+    })
+}
