@@ -44,7 +44,7 @@ impl Scene {
             .collect::<Result<Vec<_>>>()?;
         let kubelets = nodes
             .iter()
-            .map(|node| Kubelet::start(node, &plane))
+            .map(Kubelet::start)
             .collect::<Result<Vec<_>>>()?;
         Ok(Self {
             plane,

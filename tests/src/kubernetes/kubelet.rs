@@ -1,9 +1,9 @@
 //! A real kubelet with containerd and kube-proxy on a node, and the Pods, Deployments and Services of users.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::control_plane::{ControlPlane, PODS, PROXY, kubeconfig, program_of};
+use super::control_plane::{PODS, PROXY, kubeconfig, program_of};
 use super::node::KubernetesNode;
 use crate::company::KubeProxy;
 use crate::containers::{Containerd, IMAGE, NETS, Podman};
@@ -36,7 +36,7 @@ pub struct Kubelet {
 impl Kubelet {
     /// Starts all three, with the configuration list that `viaduct-kube` writes, and waits until the Node
     /// is ready.
-    pub fn start(node: &KubernetesNode, plane: &ControlPlane) -> Result<Self> {
+    pub fn start(node: &KubernetesNode) -> Result<Self> {
         let machine = node.machine();
         // podman makes the image only.
         let podman = Podman::new(machine, &program("cni"), &json!({ "name": "unused" }))?;
@@ -76,7 +76,11 @@ impl Kubelet {
             _podman: podman,
         };
         let ready = until(&format!("{} is ready", node.name), || {
-            Ok((node.condition("Ready")?.as_deref() == Some("True")).then_some(()))
+            let ended = kubelet.process.ended()?;
+            ensure!(ended.is_none(), "kubelet exited ({ended:?})");
+            // It registers the Node itself.
+            let condition = node.condition("Ready").ok().flatten();
+            Ok((condition.as_deref() == Some("True")).then_some(()))
         });
         ready.with_context(|| kubelet.process.output())?;
         Ok(kubelet)
