@@ -8,5 +8,5 @@ mod control_plane;
 pub mod kubelet;
 mod node;
 
-pub use control_plane::ControlPlane;
+pub use control_plane::{ControlPlane, Nodes};
 pub use node::{KubernetesNode, KubernetesPod, PORT};

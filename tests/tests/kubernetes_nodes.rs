@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::cluster::network::Network;
 use e2e::containers::NETS;
 use e2e::kubernetes::kubelet::{Kubelet, PORT, template};
-use e2e::kubernetes::{ControlPlane, KubernetesNode};
+use e2e::kubernetes::{ControlPlane, KubernetesNode, Nodes};
 use e2e::{Agent, Machine, until_within};
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ struct Scene {
 impl Scene {
     fn new() -> Result<Self> {
         let network = Network::flat(2)?;
-        let plane = ControlPlane::start(&network)?;
+        let plane = ControlPlane::start(&network, Nodes::OfKubelets)?;
         let client = network.join("client", 200)?;
         let token = plane.add_account()?;
         let list = format!("--conflist={NETS}/05-viaduct.conflist");

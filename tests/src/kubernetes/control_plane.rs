@@ -31,6 +31,15 @@ const CONTROLLERS: &str = "controllers";
 /// The token of all kube-proxies. That of a kubelet is the name of its Node.
 pub(super) const PROXY: &str = "proxy";
 
+/// Who registers Nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// Kubelets, which send heartbeats.
+    OfKubelets,
+    /// The test. The controller that finds Nodes without heartbeats does not run.
+    OfTheTest,
+}
+
 /// A control plane. Dropping it kills its programs.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -44,7 +53,7 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts all programs on a machine of the network, and waits until the server is ready.
-    pub fn start(network: &Network) -> Result<Self> {
+    pub fn start(network: &Network, nodes: Nodes) -> Result<Self> {
         let machine = network.join("control", NUMBER)?;
         make_keys(&machine)?;
         let mut tokens = format!(
@@ -60,7 +69,10 @@ impl ControlPlane {
         let etcd = start_etcd(&machine)?;
         let api = Api::new(&machine, Self::address(), ADMINISTRATOR);
         let server = start_server(&machine, &api)?;
-        let controllers = [start_controllers(&machine)?, start_scheduler(&machine)?];
+        let controllers = [
+            start_controllers(&machine, nodes)?,
+            start_scheduler(&machine)?,
+        ];
         let plane = Self {
             api,
             machine,
@@ -225,14 +237,16 @@ fn start_server(machine: &Machine, api: &Api) -> Result<Process> {
     Ok(process)
 }
 
-/// Starts the controllers, but for the one that finds nodes without heartbeats: no kubelet sends
-/// them.
-fn start_controllers(machine: &Machine) -> Result<Process> {
+fn start_controllers(machine: &Machine, nodes: Nodes) -> Result<Process> {
+    let controllers = match nodes {
+        Nodes::OfKubelets => "*",
+        Nodes::OfTheTest => "*,-nodelifecycle",
+    };
     let path = client_of_controllers(machine)?;
     let words = [
         program_of("kube-controller-manager")?.display().to_string(),
         format!("--kubeconfig={path}"),
-        "--controllers=*,-nodelifecycle".to_owned(),
+        format!("--controllers={controllers}"),
         "--allocate-node-cidrs=true".to_owned(),
         format!("--cluster-cidr={PODS}"),
         format!("--service-cluster-ip-range={SERVICES}"),
