@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use e2e::api_server::{ApiServer, node};
 use e2e::cluster::network::Network;
-use e2e::kube::API;
+use e2e::kube::{API, FIRST_TOKEN};
 use e2e::kubernetes::api::Api;
 use e2e::kubernetes::{ControlPlane, KubernetesNode, KubernetesPod, Nodes, PORT};
 use e2e::{Connection, ConnectionLoad, until};
@@ -198,8 +198,8 @@ fn network_policies_hold_between_the_nodes() -> Result<()> {
     let near = nodes[1].run("shop", "near", &json!({ "app": "web" }))?;
     // Behind a tunnel.
     let far = nodes[2].run("shop", "far", &json!({ "app": "web" }))?;
-    let stranger = nodes[2].run("street", "stranger", &json!({ "app": "web" }))?;
-    let clients = [&near, &far, &stranger];
+    let foreign = nodes[2].run("street", "foreign", &json!({ "app": "web" }))?;
+    let clients = [&near, &far, &foreign];
     let reach = |expected: [bool; 3]| {
         let mut pairs = clients.into_iter().zip(expected);
         pairs.try_for_each(|(client, expected)| client.await_reach(&db, expected))
@@ -211,7 +211,7 @@ fn network_policies_hold_between_the_nodes() -> Result<()> {
     let ingress = json!({ "ingress": [{ "from": web, "ports": named }] });
     plane.api.create(POLICIES, &policy(&ingress))?;
     reach([true, true, false])?;
-    db.await_reach(&stranger, true)?;
+    db.await_reach(&foreign, true)?;
 
     let street = json!([{ "namespaceSelector": { "matchLabels": { "place": "street" } } }]);
     let path = format!("{POLICIES}/db");
@@ -235,11 +235,11 @@ fn network_policies_hold_between_the_nodes() -> Result<()> {
     reach([true, true, true])?;
     db.await_reach(&near, true)?;
     db.await_reach(&far, false)?;
-    db.await_reach(&stranger, false)?;
+    db.await_reach(&foreign, false)?;
     // Its Pod has gone: the policy knows its address no longer.
     near.delete()?;
     plane.api.delete(&path)?;
-    db.await_reach(&stranger, true)?;
+    db.await_reach(&foreign, true)?;
     db.await_reach(&far, true)
 }
 
@@ -268,9 +268,10 @@ fn the_rights_of_the_manifest_are_enough_and_a_missing_one_is_named() -> Result<
     let all = pods(&nodes)?;
     let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/viaduct";
     let rules = plane.api.get(role)?["rules"].clone();
-    let others = rules.as_array().context("a role has rules")?.iter();
-    let others = others.filter(|rule| rule["resources"] != json!(["nodes"]));
-    let fewer: Vec<Value> = others.cloned().collect();
+    let all_rules = rules.as_array().context("a role has rules")?;
+    let fewer: Vec<&Value> = (all_rules.iter())
+        .filter(|rule| rule["resources"] != json!(["nodes"]))
+        .collect();
     plane.api.merge(role, &json!({ "rules": fewer }))?;
     // A watch that runs keeps its right; another instance needs it.
     nodes[0].kube.restart()?;
@@ -345,80 +346,104 @@ fn answer(api: &Api, path: &str) -> Result<(u16, Value)> {
     Ok((status, value))
 }
 
-#[test]
-fn the_api_server_of_the_tests_answers_as_a_real_one() -> Result<()> {
-    const NODES: &str = "/api/v1/nodes";
-    let network = Network::routed()?;
-    let mut plane = ControlPlane::start(&network, Nodes::OfTheTest)?;
-    let machine = &network.hosts[0].sandbox.node;
-    let of_tests = ApiServer::new();
-    of_tests.listen(machine, API)?;
-    let token = "first";
-    of_tests.faults(|faults| faults.token = Some(token.to_owned()));
-    let servers = [Api::of_tests(machine, API, token), plane.api.clone()];
-    for number in 1..4 {
-        let addresses = [format!("198.51.100.{number}")];
-        let object = node(&format!("node-{number}"), &[], &addresses);
-        plane.api.create(NODES, &object)?;
-        of_tests.put_node(object);
+/// A real API server, and that of the tests, with the same Nodes.
+struct Servers {
+    plane: ControlPlane,
+    of_tests: ApiServer,
+    /// Clients of the one of the tests, and of the real one.
+    clients: [Api; 2],
+}
+
+const NODES: &str = "/api/v1/nodes";
+
+impl Servers {
+    fn new(network: &Network) -> Result<Self> {
+        let plane = ControlPlane::start(network, Nodes::OfTheTest)?;
+        let machine = &network.hosts[0].sandbox.node;
+        let of_tests = ApiServer::new();
+        of_tests.listen(machine, API)?;
+        of_tests.faults(|faults| faults.token = Some(FIRST_TOKEN.to_owned()));
+        let clients = [Api::of_tests(machine, API, FIRST_TOKEN), plane.api.clone()];
+        for number in 1..4 {
+            let addresses = [format!("198.51.100.{number}")];
+            let object = node(&format!("node-{number}"), &[], &addresses);
+            plane.api.create(NODES, &object)?;
+            of_tests.put_node(object);
+        }
+        Ok(Self {
+            plane,
+            of_tests,
+            clients,
+        })
     }
-    let compare = |what: &str, paths: [String; 2]| -> Result<[Value; 2]> {
-        let (status, one) = answer(&servers[0], &paths[0])?;
-        let (expected, other) = answer(&servers[1], &paths[1])?;
-        ensure!(
-            status == expected,
-            "{what}: {status} and {expected}: {one} {other}"
-        );
-        let mut found = Vec::new();
-        differences("", &one, &other, &mut found);
-        ensure!(found.is_empty(), "{what}: {found:#?}");
-        Ok([one, other])
-    };
-    let same = |path: &str| [path.to_owned(), path.to_owned()];
-    compare("version", same("/version"))?;
-    compare("unknown path", same("/api/v1/absent"))?;
-    let lists = compare("list", same(NODES))?;
-    let pages = compare("first page", same("/api/v1/nodes?limit=1"))?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let next = pages
-        .each_ref()
-        .map(|page| text(&page["metadata"]["continue"]));
-    let next = next.map(|token| format!("{NODES}?limit=1&continue={token}"));
-    compare("second page", next.clone())?;
-    let versions = lists
-        .each_ref()
-        .map(|list| text(&list["metadata"]["resourceVersion"]));
-    let watch = versions.map(|version| format!("{NODES}?watch=true&resourceVersion={version}"));
-    let label = json!({ "metadata": { "labels": { "changed": "yes" } } });
-    plane.api.merge("/api/v1/nodes/node-1", &label)?;
-    let mut changed = node("node-1", &[], &["198.51.100.1".to_owned()]);
-    changed["metadata"]["labels"] = label["metadata"]["labels"].clone();
-    of_tests.put_node(changed);
-    compare("watch", watch.clone())?;
-    compare(
-        "watch from the start",
-        same("/api/v1/nodes?watch=true&resourceVersion=0"),
-    )?;
 
-    // Everything so far is forgotten.
-    plane.api.merge("/api/v1/nodes/node-2", &label)?;
-    plane.compact()?;
-    plane.kill_server()?;
-    plane.restart_server()?;
-    of_tests.put_node(node("node-2", &[], &[]));
-    of_tests.compact();
-    compare("expired page", next)?;
-    compare("expired watch", watch)?;
+    /// Changes a label of a Node.
+    fn change(&self, name: &str) -> Result<()> {
+        let label = json!({ "metadata": { "labels": { "changed": "yes" } } });
+        self.plane.api.merge(&format!("{NODES}/{name}"), &label)?;
+        let mut changed = node(name, &[], &["198.51.100.1".to_owned()]);
+        changed["metadata"]["labels"] = label["metadata"]["labels"].clone();
+        self.of_tests.put_node(changed);
+        Ok(())
+    }
 
-    let strangers = servers
-        .each_ref()
-        .map(|server| server.with_token("unknown"));
-    let refused = strangers.each_ref().map(|server| answer(server, NODES));
-    let [one, other] = refused;
-    let ((status, one), (expected, other)) = (one?, other?);
-    ensure!((status, expected) == (401, 401), "{status} and {expected}");
+    /// Makes both forget all changes so far.
+    fn forget(&mut self) -> Result<()> {
+        self.plane.compact()?;
+        self.plane.kill_server()?;
+        self.plane.restart_server()?;
+        self.of_tests.compact();
+        Ok(())
+    }
+
+    /// Sends each server its path, and returns the answers, which must be alike.
+    fn compare(&self, what: &str, paths: &[String; 2]) -> Result<[Value; 2]> {
+        compare(what, &self.clients, paths)
+    }
+}
+
+fn compare(what: &str, clients: &[Api; 2], paths: &[String; 2]) -> Result<[Value; 2]> {
+    let (status, one) = answer(&clients[0], &paths[0])?;
+    let (expected, other) = answer(&clients[1], &paths[1])?;
+    ensure!(
+        status == expected,
+        "{what}: {status} and {expected}: {one} {other}"
+    );
     let mut found = Vec::new();
     differences("", &one, &other, &mut found);
-    ensure!(found.is_empty(), "unknown token: {found:#?}");
-    Ok(())
+    ensure!(found.is_empty(), "{what}: {found:#?}");
+    Ok([one, other])
+}
+
+#[test]
+fn the_api_server_of_the_tests_answers_as_a_real_one() -> Result<()> {
+    let network = Network::routed()?;
+    let mut servers = Servers::new(&network)?;
+    let same = |path: &str| [path.to_owned(), path.to_owned()];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    servers.compare("version", &same("/version"))?;
+    servers.compare("unknown path", &same("/api/v1/absent"))?;
+    let lists = servers.compare("list", &same(NODES))?;
+    let pages = servers.compare("first page", &same(&format!("{NODES}?limit=1")))?;
+    let next = pages.map(|page| {
+        let token = text(&page["metadata"]["continue"]);
+        format!("{NODES}?limit=1&continue={token}")
+    });
+    servers.compare("second page", &next)?;
+    let watch = lists.map(|list| {
+        let version = text(&list["metadata"]["resourceVersion"]);
+        format!("{NODES}?watch=true&resourceVersion={version}")
+    });
+    servers.change("node-1")?;
+    servers.compare("watch", &watch)?;
+    let from_start = format!("{NODES}?watch=true&resourceVersion=0");
+    servers.compare("watch from the start", &same(&from_start))?;
+
+    servers.change("node-2")?;
+    servers.forget()?;
+    servers.compare("expired page", &next)?;
+    servers.compare("expired watch", &watch)?;
+    let clients = servers.clients.each_ref();
+    let without_rights = clients.map(|client| client.with_token("unknown"));
+    compare("unknown token", &without_rights, &same(NODES)).map(drop)
 }

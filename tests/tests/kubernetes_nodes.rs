@@ -1,5 +1,5 @@
-//! Nodes of a real Kubernetes with kubelet, containerd and kube-proxy: Deployments, Services, ports of
-//! the node, bandwidth annotations and policies, with the configuration list of `viaduct-kube`.
+//! Nodes of a real Kubernetes with kubelet, containerd and kube-proxy: Deployments, Services, ports
+//! of the node, bandwidth annotations and policies, with the configuration list of `viaduct-kube`.
 //!
 //! `cargo xtask test cluster` builds the programs and runs these tests.
 
@@ -11,7 +11,7 @@ use e2e::cluster::network::Network;
 use e2e::containers::NETS;
 use e2e::kubernetes::kubelet::{Kubelet, PORT, template};
 use e2e::kubernetes::{ControlPlane, KubernetesNode, Nodes};
-use e2e::{Agent, Machine, until_within};
+use e2e::{Echo, Machine, Pod, until_within};
 use serde_json::{Value, json};
 
 /// What containers need to start where other tests run.
@@ -22,20 +22,23 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
 /// Port of the Service, and of the Nodes.
 const NODE_PORT: u16 = 30_080;
+/// Port of the node that leads to one pod.
+const HOST_PORT: u16 = 8_081;
 
-/// Two nodes with all programs, and the switch's machine.
+/// Two nodes with all programs, and a machine beside them.
 struct Scene {
     plane: ControlPlane,
     nodes: Vec<KubernetesNode>,
     kubelets: Vec<Kubelet>,
-    client: Machine,
+    /// A machine on the switch.
+    world: Machine,
 }
 
 impl Scene {
     fn new() -> Result<Self> {
         let network = Network::flat(2)?;
         let plane = ControlPlane::start(&network, Nodes::OfKubelets)?;
-        let client = network.join("client", 200)?;
+        let world = network.join("client", 200)?;
         let token = plane.add_account()?;
         let list = format!("--conflist={NETS}/05-viaduct.conflist");
         let hosts = network.hosts.into_iter();
@@ -50,7 +53,7 @@ impl Scene {
             plane,
             nodes,
             kubelets,
-            client,
+            world,
         })
     }
 
@@ -115,135 +118,157 @@ fn pod(name: &str, annotations: &Value, container: &Value) -> Value {
     pod
 }
 
-/// Returns how many attachments the agent has.
-fn attachments(agent: &Agent) -> Result<usize> {
-    let all = agent.get("/v1/attachments")?;
-    Ok(all.as_array().context("a list")?.len())
+/// Returns where a port of a node is.
+fn at(node: &KubernetesNode, port: u16) -> SocketAddr {
+    SocketAddr::new(node.internal_addresses()[0], port)
+}
+
+/// A Deployment of web servers, its Service, and a pod without an object.
+struct Web {
+    servers: Vec<IpAddr>,
+    cluster_ip: SocketAddr,
+    /// Not selected by any policy.
+    client: Pod,
+    _server: Echo,
+}
+
+fn labels() -> Value {
+    json!({ "app": "web" })
+}
+
+impl Scene {
+    fn deploy(&self) -> Result<Web> {
+        let deployment = json!({
+            "kind": "Deployment", "apiVersion": "apps/v1", "metadata": { "name": "web" },
+            "spec": {
+                "replicas": 4, "selector": { "matchLabels": labels() },
+                "template": template(&labels(), &json!({}), &json!({})),
+            },
+        });
+        self.plane.api.create(DEPLOYMENTS, &deployment)?;
+        let service = json!({
+            "kind": "Service", "apiVersion": "v1", "metadata": { "name": "web" },
+            "spec": {
+                "type": "NodePort", "selector": labels(),
+                "ports": [{ "port": 80, "targetPort": "web", "nodePort": NODE_PORT }],
+            },
+        });
+        let service = self.plane.api.create(SERVICES, &service)?;
+        let address = service["spec"]["clusterIP"].as_str();
+        let cluster_ip = address.context("a cluster IP")?.parse()?;
+        let servers = self.await_pods("web", 4)?;
+        let (client, server) = self.nodes[0].attach("default", "client")?;
+        Ok(Web {
+            servers,
+            cluster_ip: SocketAddr::new(cluster_ip, 80),
+            client,
+            _server: server,
+        })
+    }
+
+    /// Pods, Service and node ports are reached by nodes, pods and the world.
+    fn all_ways_lead_to(&self, web: &Web) -> Result<()> {
+        let nodes = self.nodes.iter().map(KubernetesNode::machine);
+        for from in nodes.chain([&web.client.machine]) {
+            for pod in &web.servers {
+                self.await_served(from, SocketAddr::new(*pod, PORT))?;
+            }
+            self.await_served(from, web.cluster_ip)?;
+        }
+        for node in &self.nodes {
+            self.await_served(&self.world, at(node, NODE_PORT))?;
+        }
+        Ok(())
+    }
+
+    /// A port of the node and limits, as kubelet passes them to the runtime.
+    fn a_pod_has_its_port_and_its_limits(&self) -> Result<()> {
+        let annotations = json!({
+            "kubernetes.io/ingress-bandwidth": "20M", "kubernetes.io/egress-bandwidth": "10M",
+        });
+        let port = json!({ "name": "web", "containerPort": PORT, "hostPort": HOST_PORT });
+        let object = pod("limited", &annotations, &json!({ "ports": [port] }));
+        self.plane.api.create(PODS, &object)?;
+        self.await_pods("limited", 1)?;
+        let mut found = None;
+        for node in &self.nodes {
+            let all = node.agent.get("/v1/attachments")?;
+            let mut views = all.as_array().into_iter().flatten();
+            let view = views.find(|one| one["pod"]["name"] == "limited").cloned();
+            found = found.or(view.map(|view| (node, view)));
+        }
+        let (node, view) = found.context("a node has the pod")?;
+        let rates = ["ingress", "egress"].map(|one| view["bandwidth"][one]["rate"].clone());
+        ensure!(rates == [json!(20_000_000), json!(10_000_000)], "{view}");
+        self.await_served(&self.world, at(node, HOST_PORT))
+    }
+
+    /// Only pods with a label reach the web, by its addresses and by its Service.
+    fn a_policy_holds(&self, web: &Web) -> Result<()> {
+        let policy = json!({
+            "kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1",
+            "metadata": { "name": "web" },
+            "spec": {
+                "podSelector": { "matchLabels": labels() },
+                "ingress": [{
+                    "from": [{ "podSelector": { "matchLabels": { "app": "limited" } } }],
+                }],
+            },
+        });
+        self.plane.api.create(POLICIES, &policy)?;
+        let pods = web.servers.iter().map(|pod| SocketAddr::new(*pod, PORT));
+        for server in pods.chain([web.cluster_ip]) {
+            self.until(&format!("{server} is closed to pods"), || {
+                Ok(!serves(&web.client.machine, server)?)
+            })?;
+        }
+        self.until("the node port is closed to the world", || {
+            Ok(!serves(&self.world, at(&self.nodes[0], NODE_PORT))?)
+        })?;
+        self.plane.api.delete(&format!("{POLICIES}/web"))?;
+        self.await_served(&web.client.machine, web.cluster_ip)
+    }
+
+    /// Agents are replaced while the pods of the Deployment are, too.
+    fn agents_and_pods_are_replaced(&mut self) -> Result<()> {
+        for node in &mut self.nodes {
+            node.agent.kill()?;
+            node.agent.restart()?;
+        }
+        let labels = json!({ "metadata": { "labels": { "release": "second" } } });
+        let path = format!("{DEPLOYMENTS}/web");
+        let change = json!({ "spec": { "template": labels } });
+        self.plane.api.merge(&path, &change)?;
+        self.until("all pods are of the second release", || {
+            let status = self.plane.api.get(&path)?["status"].clone();
+            let counts = ["updatedReplicas", "readyReplicas", "replicas"];
+            Ok(counts.iter().all(|key| status[key] == 4))
+        })
+    }
+
+    fn nothing_is_left(&self) -> Result<()> {
+        self.plane.api.delete(&format!("{DEPLOYMENTS}/web"))?;
+        self.plane.api.delete(&format!("{PODS}/limited"))?;
+        self.until("no node has an attachment", || {
+            let mut left = 0;
+            for node in &self.nodes {
+                let all = node.agent.get("/v1/attachments")?;
+                left += all.as_array().context("a list")?.len();
+            }
+            Ok(left == 0)
+        })
+    }
 }
 
 #[test]
 fn deployments_services_ports_limits_and_policies_of_a_real_cluster_work() -> Result<()> {
     let mut scene = Scene::new()?;
-    let labels = json!({ "app": "web" });
-    let deployment = json!({
-        "kind": "Deployment", "apiVersion": "apps/v1", "metadata": { "name": "web" },
-        "spec": {
-            "replicas": 4, "selector": { "matchLabels": labels },
-            "template": template(&labels, &json!({}), &json!({})),
-        },
-    });
-    scene.plane.api.create(DEPLOYMENTS, &deployment)?;
-    let service = json!({
-        "kind": "Service", "apiVersion": "v1", "metadata": { "name": "web" },
-        "spec": {
-            "type": "NodePort", "selector": labels,
-            "ports": [{ "port": 80, "targetPort": "web", "nodePort": NODE_PORT }],
-        },
-    });
-    let service = scene.plane.api.create(SERVICES, &service)?;
-    let cluster_ip: IpAddr = service["spec"]["clusterIP"]
-        .as_str()
-        .context("a cluster IP")?
-        .parse()?;
-    let pods = scene.await_pods("web", 4)?;
-    for node in &scene.nodes {
-        ensure!(attachments(&node.agent)? == 2, "two pods on each node");
-        for pod in &pods {
-            scene.await_served(node.machine(), SocketAddr::new(*pod, PORT))?;
-        }
-        scene.await_served(node.machine(), SocketAddr::new(cluster_ip, 80))?;
-        scene.await_served(
-            &scene.client,
-            SocketAddr::new(node.internal_addresses()[0], NODE_PORT),
-        )?;
-    }
-    let (bare, _server) = scene.nodes[0].attach("default", "bare")?;
-    for pod in &pods {
-        scene.await_served(&bare.machine, SocketAddr::new(*pod, PORT))?;
-    }
-    scene.await_served(&bare.machine, SocketAddr::new(cluster_ip, 80))?;
-
-    // A port of the node and limits, as kubelet passes them to the runtime.
-    let annotations = json!({
-        "kubernetes.io/ingress-bandwidth": "20M", "kubernetes.io/egress-bandwidth": "10M",
-    });
-    let container =
-        json!({ "ports": [{ "name": "web", "containerPort": PORT, "hostPort": 8_081 }] });
-    scene
-        .plane
-        .api
-        .create(PODS, &pod("limited", &annotations, &container))?;
-    let limited = scene.await_pods("limited", 1)?[0];
-    let own = scene.nodes.iter().find(|node| {
-        let shown = node.agent.get("/v1/attachments").unwrap_or_default();
-        shown.to_string().contains(&format!("\"{limited}"))
-    });
-    let own = own.context("a node has the pod")?;
-    scene.await_served(
-        &scene.client,
-        SocketAddr::new(own.internal_addresses()[0], 8_081),
-    )?;
-    let shown = own.agent.get("/v1/attachments")?;
-    let mut all = shown.as_array().into_iter().flatten();
-    let view = all
-        .find(|one| one["pod"]["name"] == "limited")
-        .context("it has a record")?;
-    ensure!(view["bandwidth"]["ingress"]["rate"] == 20_000_000, "{view}");
-    ensure!(view["bandwidth"]["egress"]["rate"] == 10_000_000, "{view}");
-
-    // Only pods with the label reach the web.
-    let policy = json!({
-        "kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1",
-        "metadata": { "name": "web" },
-        "spec": {
-            "podSelector": { "matchLabels": labels },
-            "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": "limited" } } }] }],
-        },
-    });
-    scene.plane.api.create(POLICIES, &policy)?;
-    for server in pods
-        .iter()
-        .map(|pod| SocketAddr::new(*pod, PORT))
-        .chain([SocketAddr::new(cluster_ip, 80)])
-    {
-        scene.until(&format!("{server} is closed to pods"), || {
-            Ok(!serves(&bare.machine, server)?)
-        })?;
-        scene.until(&format!("{server} is closed to the world"), || {
-            Ok(!serves(
-                &scene.client,
-                SocketAddr::new(scene.nodes[0].internal_addresses()[0], NODE_PORT),
-            )?)
-        })?;
-    }
-    scene.plane.api.delete(&format!("{POLICIES}/web"))?;
-    scene.await_served(&bare.machine, SocketAddr::new(cluster_ip, 80))?;
-
-    // Agents are replaced while the Deployment's pods are, too.
-    for node in &mut scene.nodes {
-        node.agent.kill()?;
-        node.agent.restart()?;
-    }
-    let change =
-        json!({ "spec": { "template": { "metadata": { "labels": { "release": "second" } } } } });
-    scene
-        .plane
-        .api
-        .merge(&format!("{DEPLOYMENTS}/web"), &change)?;
-    scene.until("all pods are of the second release", || {
-        let shown = scene.plane.api.get(&format!("{DEPLOYMENTS}/web"))?;
-        let status = &shown["status"];
-        Ok(["updatedReplicas", "readyReplicas", "replicas"]
-            .iter()
-            .all(|key| status[key] == 4))
-    })?;
-    scene.await_served(&bare.machine, SocketAddr::new(cluster_ip, 80))?;
-
-    bare.del()?;
-    scene.plane.api.delete(&format!("{DEPLOYMENTS}/web"))?;
-    scene.plane.api.delete(&format!("{PODS}/limited"))?;
-    scene.until("no node has an attachment", || {
-        let left = scene.nodes.iter().map(|node| attachments(&node.agent));
-        Ok(left.sum::<Result<usize>>()? == 0)
-    })
+    let web = scene.deploy()?;
+    scene.all_ways_lead_to(&web)?;
+    scene.a_pod_has_its_port_and_its_limits()?;
+    scene.a_policy_holds(&web)?;
+    scene.agents_and_pods_are_replaced()?;
+    scene.await_served(&web.client.machine, web.cluster_ip)?;
+    web.client.del()?;
+    scene.nothing_is_left()
 }

@@ -66,8 +66,8 @@ impl KubeProxy {
         })
     }
 
-    /// Starts it for the Node `name` of a real cluster, with the kubeconfig of this path. `pods` are
-    /// the addresses of all pods.
+    /// Starts it for the Node `name` of a real cluster, with the kubeconfig of this path. `pods`
+    /// are the addresses of all pods.
     pub fn of_cluster(node: &Machine, config: &str, name: &str, pods: &str) -> Result<Self> {
         let process = launch(node, &format!("--kubeconfig={config}"), name, pods)?;
         Ok(Self {

@@ -1,4 +1,4 @@
-//! A real kubelet with containerd and kube-proxy on a node, and the Pods, Deployments and Services of users.
+//! A real kubelet with containerd and kube-proxy on a node, and the template of its pods.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -34,8 +34,8 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// Starts all three, with the configuration list that `viaduct-kube` writes, and waits until the Node
-    /// is ready.
+    /// Starts all three, with the configuration list that `viaduct-kube` writes, and waits until
+    /// the Node is ready.
     pub fn start(node: &KubernetesNode) -> Result<Self> {
         let machine = node.machine();
         // podman makes the image only.
@@ -68,9 +68,8 @@ impl Kubelet {
             "--container-runtime=remote".to_owned(),
             "--container-runtime-endpoint=unix:///run/containerd.sock".to_owned(),
         ];
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let kubelet = Self {
-            process: Process::start(machine, &words)?,
+            process: Process::start(machine, &words.each_ref().map(String::as_str))?,
             _proxy: proxy,
             _containerd: containerd,
             _podman: podman,

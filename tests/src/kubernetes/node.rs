@@ -227,8 +227,9 @@ impl KubernetesPod {
     }
 
     fn report(&self) -> Result<()> {
-        let ips = self.pod.addresses.iter();
-        let ips: Vec<Value> = ips.map(|own| json!({ "ip": own })).collect();
+        let ips: Vec<Value> = (self.pod.addresses.iter())
+            .map(|own| json!({ "ip": own }))
+            .collect();
         let first = ips.first().context("a pod has an address")?["ip"].clone();
         let status = json!({ "phase": "Running", "podIP": first, "podIPs": ips });
         let path = format!("{}/status", self.path);
