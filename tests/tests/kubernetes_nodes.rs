@@ -38,7 +38,7 @@ impl Scene {
     fn new() -> Result<Self> {
         let network = Network::flat(2)?;
         let plane = ControlPlane::start(&network, Nodes::OfKubelets)?;
-        let world = network.join("client", 200)?;
+        let world = network.join("beside", 200)?;
         let token = plane.add_account()?;
         let list = format!("--conflist={NETS}/05-viaduct.conflist");
         let hosts = network.hosts.into_iter();

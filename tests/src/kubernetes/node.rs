@@ -121,8 +121,8 @@ impl KubernetesNode {
         Ok(found.and_then(|one| Some(one["status"].as_str()?.to_owned())))
     }
 
-    /// Waits until the agent has the pod CIDRs that the controllers have given the Node, one of each
-    /// family.
+    /// Waits until the agent has the pod CIDRs that the controllers have given the Node, one of
+    /// each family.
     pub fn await_pod_cidrs_of_agent(&self) -> Result<()> {
         until(&format!("{} has its pod CIDRs", self.name), || {
             let node = self.api.get(&self.path())?;
