@@ -11,7 +11,7 @@ use e2e::cluster::network::Network;
 use e2e::containers::NETS;
 use e2e::kubernetes::kubelet::{Kubelet, PORT, template};
 use e2e::kubernetes::{ControlPlane, KubernetesNode, Nodes};
-use e2e::{Echo, Machine, Pod, until_within};
+use e2e::{Echo, Machine, Pod, program, until_within};
 use serde_json::{Value, json};
 
 /// What containers need to start where other tests run.
@@ -47,7 +47,7 @@ impl Scene {
             .collect::<Result<Vec<_>>>()?;
         let kubelets = nodes
             .iter()
-            .map(Kubelet::start)
+            .map(|node| Kubelet::start(node.host(), &plane.api, &program("cni")))
             .collect::<Result<Vec<_>>>()?;
         Ok(Self {
             plane,

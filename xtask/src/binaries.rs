@@ -13,7 +13,11 @@ use crate::{command, metadata};
 const BPF_TESTS: [&str; 4] = ["differential", "explanations", "node_histories", "packets"];
 
 /// Integration tests of package `e2e` with a Kubernetes cluster, which is built for them.
-const CLUSTER_TESTS: [&str; 2] = ["kubernetes_cluster", "kubernetes_nodes"];
+const CLUSTER_TESTS: [&str; 3] = [
+    "kubernetes_cluster",
+    "kubernetes_nodes",
+    "kubernetes_daemon_set",
+];
 
 /// A test binary, and the folder in which cargo would run it.
 #[derive(Clone, Debug)]

@@ -258,6 +258,8 @@ fn cluster(selection: &Selection) -> Result<Count> {
     setup::ensure(Scope::Everything)?;
     setup::ensure_cluster()?;
     dist::run(dist::Args::default())?;
+    // The image of the DaemonSet.
+    package::of_ladder()?;
     as_root(binaries::rooted(&metadata::load()?, &names)?, selection)
 }
 

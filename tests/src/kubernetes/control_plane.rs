@@ -21,6 +21,8 @@ const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/kubernet
 /// The machine's number on the switch.
 const NUMBER: u8 = 250;
 const PORT: u16 = 6443;
+/// The address of the API server's Service, for pods: the first one of services.
+const SERVICE: &str = "10.96.0.1";
 const ETCD: &str = "http://127.0.0.1:2379";
 /// Addresses of services, and of all pods, of which each node gets a part.
 const SERVICES: &str = "10.96.0.0/16,fd00:96::/112";
@@ -176,7 +178,7 @@ fn make_keys(machine: &Machine) -> Result<()> {
     ))?;
     machine.call(&format!(
         "{request} -CA {AUTHORITY} -CAkey {FOLDER}/ca.key -keyout {FOLDER}/server.key \
-         -out {FOLDER}/server.crt -subj /CN=kubernetes -addext subjectAltName=IP:{} \
+         -out {FOLDER}/server.crt -subj /CN=kubernetes -addext subjectAltName=IP:{},IP:{SERVICE} \
          -addext basicConstraints=critical,CA:FALSE",
         ControlPlane::address().ip()
     ))?;

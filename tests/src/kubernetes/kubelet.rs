@@ -1,10 +1,14 @@
 //! A real kubelet with containerd and kube-proxy on a node, and the template of its pods.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
+use super::api::Api;
 use super::control_plane::{PODS, PROXY, kubeconfig, program_of};
-use super::node::KubernetesNode;
+use super::node::node_name;
+use crate::cluster::network::Host;
 use crate::company::KubeProxy;
 use crate::containers::{Containerd, IMAGE, NETS, Podman};
 use crate::kube::write;
@@ -29,19 +33,20 @@ const SYSCTLS: [&str; 6] = [
 pub struct Kubelet {
     process: Process,
     _proxy: KubeProxy,
-    _containerd: Containerd,
+    containerd: Containerd,
     _podman: Podman,
 }
 
 impl Kubelet {
-    /// Starts all three, with the configuration list that `viaduct-kube` writes, and waits until
-    /// the Node is ready.
-    pub fn start(node: &KubernetesNode) -> Result<Self> {
-        let machine = node.machine();
+    /// Starts all three, with the plugins of a folder and the configuration lists in [`NETS`], and
+    /// waits until the Node is registered.
+    pub fn start(host: &Host, api: &Api, plugins: &Path) -> Result<Self> {
+        let machine = &host.sandbox.node;
+        let name = node_name(host);
         // podman makes the image only.
         let podman = Podman::new(machine, &program("cni"), &json!({ "name": "unused" }))?;
         machine.call(&format!("rm {NETS}/10.conflist"))?;
-        let containerd = Containerd::start(&podman, &program("cni"))?;
+        let containerd = Containerd::start(&podman, plugins)?;
         machine.call("mount -t tmpfs none /var/log")?;
         machine.call(&format!("mkdir -p {FOLDER}/sysctls"))?;
         for (number, sysctl) in SYSCTLS.iter().enumerate() {
@@ -51,19 +56,19 @@ impl Kubelet {
             machine.call(&format!("mount --bind {copy} {shown}"))?;
         }
         write(machine, &format!("{FOLDER}/config"), &config().to_string())?;
-        let user = json!({ "token": node.name });
+        let user = json!({ "token": name });
         write(machine, &format!("{FOLDER}/client"), &kubeconfig(&user))?;
         let client = format!("{FOLDER}/proxy");
         write(machine, &client, &kubeconfig(&json!({ "token": PROXY })))?;
-        let proxy = KubeProxy::of_cluster(machine, &client, &node.name, PODS)?;
-        let addresses = node.internal_addresses().map(|one| one.to_string());
+        let proxy = KubeProxy::of_cluster(machine, &client, &name, PODS)?;
+        let addresses = host.addresses.map(|one| one.to_string());
         let words = [
             program_of("kubelet")?.display().to_string(),
             format!("--config={FOLDER}/config"),
             format!("--kubeconfig={FOLDER}/client"),
             format!("--root-dir={FOLDER}"),
             format!("--cert-dir={FOLDER}/pki"),
-            format!("--hostname-override={}", node.name),
+            format!("--hostname-override={name}"),
             format!("--node-ip={}", addresses.join(",")),
             "--container-runtime=remote".to_owned(),
             "--container-runtime-endpoint=unix:///run/containerd.sock".to_owned(),
@@ -71,18 +76,23 @@ impl Kubelet {
         let kubelet = Self {
             process: Process::start(machine, &words.each_ref().map(String::as_str))?,
             _proxy: proxy,
-            _containerd: containerd,
+            containerd,
             _podman: podman,
         };
-        let ready = until(&format!("{} is ready", node.name), || {
+        let registered = until(&format!("{name} is registered"), || {
             let ended = kubelet.process.ended()?;
             ensure!(ended.is_none(), "kubelet exited ({ended:?})");
-            // It registers the Node itself.
-            let condition = node.condition("Ready").ok().flatten();
-            Ok((condition.as_deref() == Some("True")).then_some(()))
+            Ok(api.get(&format!("/api/v1/nodes/{name}")).ok())
         });
-        ready.with_context(|| kubelet.process.output())?;
+        registered.with_context(|| kubelet.process.output())?;
         Ok(kubelet)
+    }
+
+    /// Imports an image of this file for kubelet's pods.
+    pub fn import(&self, archive: &Path) -> Result<()> {
+        let archive = archive.display();
+        let import = format!("--namespace k8s.io images import --snapshotter native {archive}");
+        self.containerd.ctr(&import).map(drop)
     }
 
     /// Returns its log.

@@ -27,6 +27,19 @@ pub struct KubernetesNode {
     api: Api,
 }
 
+/// Attaches a pod on a host with an agent, and starts a server in it.
+pub fn attach(host: &Host, namespace: &str, name: &str) -> Result<(Pod, Echo)> {
+    let mut pod = host.sandbox.pod(name)?;
+    let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
+    let answer = pod
+        .prepare(Verb::Add, &Config::new("1.0.0"))
+        .set("CNI_ARGS", &args)
+        .run(&host.sandbox.node)?;
+    pod.addresses = addresses(&answer.result()?)?;
+    let server = Echo::start(&pod.machine, PORT)?;
+    Ok((pod, server))
+}
+
 /// Returns the name of a host as a Node.
 pub(super) fn node_name(host: &Host) -> String {
     format!("node-{}", host.number)
@@ -160,15 +173,12 @@ impl KubernetesNode {
 
     /// Attaches a pod whose object the API server may not have yet.
     pub fn attach(&self, namespace: &str, name: &str) -> Result<(Pod, Echo)> {
-        let mut pod = self.host.sandbox.pod(name)?;
-        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
-        let answer = pod
-            .prepare(Verb::Add, &Config::new("1.0.0"))
-            .set("CNI_ARGS", &args)
-            .run(self.machine())?;
-        pod.addresses = addresses(&answer.result()?)?;
-        let server = Echo::start(&pod.machine, PORT)?;
-        Ok((pod, server))
+        attach(&self.host, namespace, name)
+    }
+
+    /// Returns the machine that it is on.
+    pub fn host(&self) -> &Host {
+        &self.host
     }
 
     /// The Node's addresses as its status has them.
