@@ -4,17 +4,14 @@
 //! `cargo xtask test cluster` builds the programs and the image, and runs these tests.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::cluster::network::{Host, Network};
-use e2e::kubernetes::kubelet::{Kubelet, template};
+use e2e::kubernetes::kubelet::{Kubelet, pod, until_in_cluster};
 use e2e::kubernetes::{ControlPlane, Nodes, PORT, attach};
-use e2e::{Cgroup, Connection, ConnectionLoad, Echo, Pod, until_within};
+use e2e::{Cgroup, Connection, ConnectionLoad, Echo, Pod};
 use serde_json::{Value, json};
 
-/// What containers need to start where other tests run.
-const PATIENCE: Duration = Duration::from_mins(3);
 /// Where a kustomization puts what its own folders have on other nodes: no file of the machine is
 /// touched.
 const FOLDERS: [(&str, &str); 3] = [
@@ -129,20 +126,12 @@ impl Scene {
         })
     }
 
-    fn until(&self, what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        let waited = until_within(PATIENCE, what, || Ok(holds()?.then_some(())));
-        waited.with_context(|| {
-            let pods = self.plane.api.get("/api/v1/pods").unwrap_or_default();
-            let logs: Vec<String> = self.kubelets.iter().map(Kubelet::log).collect();
-            format!("{pods:#}\n{}", logs.join("\n"))
-        })
+    fn until(&self, what: &str, holds: impl FnMut() -> Result<bool>) -> Result<()> {
+        until_in_cluster(&self.plane.api, &self.kubelets, what, holds)
     }
 
     fn await_running(&self, name: &str) -> Result<()> {
-        let mut object = template(&json!({}), &json!({}), &json!({}));
-        object["kind"] = json!("Pod");
-        object["apiVersion"] = json!("v1");
-        object["metadata"]["name"] = json!(name);
+        let object = pod(name, &json!({}), &json!({}));
         self.plane.api.create(PODS, &object)?;
         self.until(&format!("the pod {name} runs"), || {
             let pod = self.plane.api.get(&format!("{PODS}/{name}"))?;

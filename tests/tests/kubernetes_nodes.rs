@@ -4,18 +4,15 @@
 //! `cargo xtask test cluster` builds the programs and runs these tests.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::cluster::network::Network;
 use e2e::containers::NETS;
-use e2e::kubernetes::kubelet::{Kubelet, PORT, template};
+use e2e::kubernetes::kubelet::{Kubelet, PORT, pod, template, until_in_cluster};
 use e2e::kubernetes::{ControlPlane, KubernetesNode, Nodes};
-use e2e::{Echo, Machine, Pod, program, until_within};
+use e2e::{Echo, Machine, Pod, program};
 use serde_json::{Value, json};
 
-/// What containers need to start where other tests run.
-const PATIENCE: Duration = Duration::from_mins(3);
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const SERVICES: &str = "/api/v1/namespaces/default/services";
@@ -57,26 +54,16 @@ impl Scene {
         })
     }
 
-    /// Waits for a condition of a cluster.
-    fn until(&self, what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        let waited = until_within(PATIENCE, what, || Ok(holds()?.then_some(())));
-        waited.with_context(|| {
-            let pods = self.plane.api.get(PODS).unwrap_or_default();
-            let logs: Vec<String> = self.kubelets.iter().map(Kubelet::log).collect();
-            format!("{pods:#}\n{}", logs.join("\n"))
-        })
+    fn until(&self, what: &str, holds: impl FnMut() -> Result<bool>) -> Result<()> {
+        until_in_cluster(&self.plane.api, &self.kubelets, what, holds)
     }
 
     /// Returns the addresses of the running pods with this label.
     fn addresses(&self, app: &str) -> Result<Vec<IpAddr>> {
-        let pods = self
-            .plane
-            .api
-            .get(&format!("{PODS}?labelSelector=app%3D{app}"))?;
-        let pods = pods["items"].as_array().cloned().unwrap_or_default();
-        let running = pods
-            .iter()
-            .filter(|pod| pod["status"]["phase"] == "Running");
+        let path = format!("{PODS}?labelSelector=app%3D{app}");
+        let list = self.plane.api.get(&path)?;
+        let pods = list["items"].as_array().into_iter().flatten();
+        let running = pods.filter(|pod| pod["status"]["phase"] == "Running");
         let addresses = running.filter_map(|pod| pod["status"]["podIP"].as_str());
         addresses.map(|one| Ok(one.parse()?)).collect()
     }
@@ -108,14 +95,6 @@ fn serves(from: &Machine, server: SocketAddr) -> Result<bool> {
     ];
     let answer = from.output(&words)?;
     Ok(answer.stdout == b"ok")
-}
-
-fn pod(name: &str, annotations: &Value, container: &Value) -> Value {
-    let mut pod = template(&json!({ "app": name }), annotations, container);
-    pod["kind"] = json!("Pod");
-    pod["apiVersion"] = json!("v1");
-    pod["metadata"]["name"] = json!(name);
-    pod
 }
 
 /// Returns where a port of a node is.

@@ -1,6 +1,7 @@
 //! A real kubelet with containerd and kube-proxy on a node, and the template of its pods.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -12,10 +13,12 @@ use crate::cluster::network::Host;
 use crate::company::KubeProxy;
 use crate::containers::{Containerd, IMAGE, NETS, Podman};
 use crate::kube::write;
-use crate::{Process, program, until};
+use crate::{Process, until, until_within};
 
 /// Port of the server in the containers: the image's own is that of the pause container.
 pub const PORT: u16 = 8080;
+/// What containers need to start where other tests run.
+const PATIENCE: Duration = Duration::from_mins(3);
 /// State of kubelet, on the sandbox's own file system.
 const FOLDER: &str = "/run/kubelet";
 /// Settings of the machine that kubelet would change.
@@ -94,11 +97,6 @@ impl Kubelet {
         let import = format!("--namespace k8s.io images import --snapshotter native {archive}");
         self.containerd.ctr(&import).map(drop)
     }
-
-    /// Returns its log.
-    pub fn log(&self) -> String {
-        self.process.output()
-    }
 }
 
 /// Containers run without cgroups, so those of the machine stay unchanged, and nothing is evicted.
@@ -123,6 +121,30 @@ fn config() -> Value {
         "volumePluginDir": format!("{FOLDER}/plugins"),
         "volumeStatsAggPeriod": "0s",
     })
+}
+
+/// Waits for a condition of a cluster. An error has all pods and the logs of the kubelets.
+pub fn until_in_cluster(
+    api: &Api,
+    kubelets: &[Kubelet],
+    what: &str,
+    mut holds: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let waited = until_within(PATIENCE, what, || Ok(holds()?.then_some(())));
+    waited.with_context(|| {
+        let pods = api.get("/api/v1/pods").unwrap_or_default();
+        let logs: Vec<String> = kubelets.iter().map(|it| it.process.output()).collect();
+        format!("{pods:#}\n{}", logs.join("\n"))
+    })
+}
+
+/// Returns a Pod of a [`template`] with the label `app`, which is its name.
+pub fn pod(name: &str, annotations: &Value, container: &Value) -> Value {
+    let mut pod = template(&json!({ "app": name }), annotations, container);
+    pod["kind"] = json!("Pod");
+    pod["apiVersion"] = json!("v1");
+    pod["metadata"]["name"] = json!(name);
+    pod
 }
 
 /// Returns the template of a Pod with a web server on [`PORT`], and these fields of its container.
