@@ -47,7 +47,7 @@ impl Kubelet {
         let machine = &host.sandbox.node;
         let name = node_name(host);
         // podman makes the image only.
-        let podman = Podman::new(machine, &program("cni"), &json!({ "name": "unused" }))?;
+        let podman = Podman::new(machine, plugins, &json!({ "name": "unused" }))?;
         machine.call(&format!("rm {NETS}/10.conflist"))?;
         let containerd = Containerd::start(&podman, plugins)?;
         machine.call("mount -t tmpfs none /var/log")?;
