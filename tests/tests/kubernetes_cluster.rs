@@ -97,10 +97,11 @@ fn nodes_that_join_leave_and_are_readdressed_are_followed() -> Result<()> {
 fn await_stale(nodes: &[KubernetesNode], expected: bool) -> Result<()> {
     for node in nodes {
         let what = format!("the peers of {} are stale: {expected}", node.name);
-        until(&what, || {
+        let waited = until(&what, || {
             let degraded = node.agent.get("/v1/status")?["degraded"].to_string();
             Ok((degraded.contains("peers-stale") == expected).then_some(()))
-        })?;
+        });
+        waited.with_context(|| node.kube.log())?;
     }
     Ok(())
 }
@@ -305,15 +306,13 @@ fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) 
             }
         }
         (Value::String(one), Value::String(other)) => {
-            let is_word = ["kind", "apiVersion", "reason", "status", "type"]
-                .iter()
-                .any(|word| path.ends_with(&format!(".{word}")));
-            if is_word && one != other {
+            let words = ["kind", "apiVersion", "reason", "status", "type"];
+            if words.contains(&last(path)) && one != other {
                 found.push(format!("{path}: {one} and {other}"));
             }
         }
         (Value::Number(one), Value::Number(other)) => {
-            if path.ends_with(".code") && one != other {
+            if last(path) == "code" && one != other {
                 found.push(format!("{path}: {one} and {other}"));
             }
         }
@@ -321,6 +320,11 @@ fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) 
         _ if std::mem::discriminant(one) == std::mem::discriminant(other) => {}
         _ => found.push(format!("{path}: {one} and {other}")),
     }
+}
+
+/// Returns the last key of a path.
+fn last(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
 }
 
 fn is_empty(value: &Value) -> bool {

@@ -1,4 +1,4 @@
-//! `deploy/kubernetes` in a real cluster: kubelets run the DaemonSet with the image of
+//! `deploy/kubernetes` in a real cluster: kubelets run the `DaemonSet` with the image of
 //! `cargo xtask package`, and replace its pods under traffic.
 //!
 //! `cargo xtask test cluster` builds the programs and the image, and runs these tests.
@@ -40,7 +40,7 @@ fn first(file: &str) -> Result<Value> {
     objects(file)?.into_iter().next().context("an object")
 }
 
-/// Returns the DaemonSet as the kustomization makes it, with other folders of the node.
+/// Returns the `DaemonSet` as the kustomization makes it, with other folders of the node.
 fn daemon_set() -> Result<Value> {
     let kustomization = first("kustomization.yaml")?;
     let image = &kustomization["images"][0];
@@ -77,7 +77,7 @@ fn image() -> Result<PathBuf> {
     found.context("no image among the packages")
 }
 
-/// Nodes without any program of Viaduct, until a DaemonSet brings them.
+/// Nodes without any program of Viaduct, until a `DaemonSet` brings them.
 struct Scene {
     plane: ControlPlane,
     kubelets: Vec<Kubelet>,
@@ -115,7 +115,7 @@ impl Scene {
         })
     }
 
-    /// Waits until each node has a ready pod of the present DaemonSet.
+    /// Waits until each node has a ready pod of the present `DaemonSet`.
     fn await_rollout(&self) -> Result<()> {
         self.until("the DaemonSet is rolled out", || {
             let set = self.plane.api.get(DAEMON_SET)?;

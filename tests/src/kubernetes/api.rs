@@ -44,6 +44,7 @@ impl Api {
     }
 
     /// Returns a client that has the rights of another token.
+    #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self {
             token: token.to_owned(),

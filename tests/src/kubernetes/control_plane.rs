@@ -58,16 +58,7 @@ impl ControlPlane {
     pub fn start(network: &Network, nodes: Nodes) -> Result<Self> {
         let machine = network.join("control", NUMBER)?;
         make_keys(&machine)?;
-        let mut tokens = format!(
-            "{ADMINISTRATOR},administrator,1,system:masters\n\
-             {CONTROLLERS},controllers,2,system:masters\n\
-             {PROXY},system:kube-proxy,3\n"
-        );
-        for host in &network.hosts {
-            let name = node_name(host);
-            tokens += &format!("{name},system:node:{name},{name},system:nodes\n");
-        }
-        write(&machine, &format!("{FOLDER}/tokens"), &tokens)?;
+        write(&machine, &format!("{FOLDER}/tokens"), &tokens(network))?;
         let etcd = start_etcd(&machine)?;
         let api = Api::new(&machine, Self::address(), ADMINISTRATOR);
         let server = start_server(&machine, &api)?;
@@ -160,6 +151,21 @@ impl ControlPlane {
     pub fn await_object(&self, path: &str) -> Result<Value> {
         until(&format!("there is {path}"), || Ok(self.api.get(path).ok()))
     }
+}
+
+/// Returns the users of the API server: token, name, ID and group in each line.
+fn tokens(network: &Network) -> String {
+    let kubelets = network.hosts.iter().map(|host| {
+        let name = node_name(host);
+        format!("{name},system:node:{name},{name},system:nodes")
+    });
+    let mut lines = vec![
+        format!("{ADMINISTRATOR},administrator,1,system:masters"),
+        format!("{CONTROLLERS},controllers,2,system:masters"),
+        format!("{PROXY},system:kube-proxy,3"),
+    ];
+    lines.extend(kubelets);
+    lines.join("\n")
 }
 
 /// Returns the kind of a manifest's only object.
