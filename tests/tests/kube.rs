@@ -172,6 +172,27 @@ fn an_api_server_that_is_gone_changes_nothing_and_its_return_is_followed() -> Re
 }
 
 #[test]
+fn an_outage_ends_with_a_watch_that_has_no_event() -> Result<()> {
+    let server = two_nodes();
+    let (_sandbox, agent, kube) = start(&server, &[])?;
+    kube.await_ready()?;
+    for resource in ["nodes", "networkpolicies"] {
+        kube.await_metric(&format!("lists_total{{resource=\"{resource}\"}}"), "1")?;
+    }
+    server.set_gone(true);
+    for resource in ["nodes", "networkpolicies"] {
+        kube.await_metric(&format!("api_reachable{{resource=\"{resource}\"}}"), "0")?;
+    }
+    server.set_gone(false);
+    for resource in ["nodes", "networkpolicies"] {
+        kube.await_metric(&format!("api_reachable{{resource=\"{resource}\"}}"), "1")?;
+        // It was not ended by a new list.
+        kube.await_metric(&format!("lists_total{{resource=\"{resource}\"}}"), "1")?;
+    }
+    await_stale(&agent, false)
+}
+
+#[test]
 fn a_watch_that_has_expired_lists_again() -> Result<()> {
     let server = two_nodes();
     let (sandbox, _agent, kube) = start(&server, &[])?;

@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use hyper::Response;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tokio::sync::watch;
 use tower::{BoxError, ServiceBuilder};
 
 /// Timeout of a TCP connection's establishment.
@@ -35,6 +37,11 @@ pub(crate) struct Credentials {
 impl Credentials {
     /// Reads the credentials and returns a client with them; does not connect yet.
     pub(crate) async fn client(&self) -> Result<Client> {
+        Ok(self.observed_client().await?.0)
+    }
+
+    /// Does the same, and returns what changes with each successful answer to the client.
+    pub(crate) async fn observed_client(&self) -> Result<(Client, watch::Receiver<()>)> {
         let config = match &self.kubeconfig {
             Some(path) => self.of_kubeconfig(path.clone()).await?,
             None => Config::incluster_env()
@@ -63,7 +70,7 @@ impl Credentials {
 
 /// Returns a client that notices a dead connection within a minute or so, and does not retry by
 /// itself: a watch retries with a delay of its own.
-fn client(config: &Config) -> Result<Client> {
+fn client(config: &Config) -> Result<(Client, watch::Receiver<()>)> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -78,11 +85,19 @@ fn client(config: &Config) -> Result<Client> {
     timed.set_connect_timeout(Some(CONNECT_TIMEOUT));
     timed.set_read_timeout(Some(READ_TIMEOUT));
     let http = legacy::Builder::new(TokioExecutor::new()).build(timed);
+    let (answered, answers) = watch::channel(());
     let service = ServiceBuilder::new()
+        .map_response(move |response: Response<_>| {
+            if response.status().is_success() {
+                answered.send_replace(());
+            }
+            response
+        })
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().context("cannot use the credentials")?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(http);
-    Ok(Client::new(service, config.default_namespace.clone()))
+    let client = Client::new(service, config.default_namespace.clone());
+    Ok((client, answers))
 }

@@ -5,6 +5,7 @@
 //! refusal, delays between attempts, and what is logged.
 
 use std::fmt::Debug;
+use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LAST_DELAY: Duration = Duration::from_secs(30);
 /// The longest delay that a server may request (`Retry-After`).
 const LONGEST_REQUESTED: Duration = Duration::from_mins(2);
+/// Time that a watch stays open before it has succeeded. It may have no event for days, and kube's
+/// watcher does not say that it has begun.
+const SETTLED: Duration = Duration::from_secs(1);
 /// Failures in a row after which the credentials are read again.
 const FAILURES_TO_RECONNECT: u32 = 5;
 
@@ -90,7 +94,7 @@ where
 {
     let mut outage = Outage::default();
     loop {
-        let (client, mut is_streaming) = match connect(&source.credentials).await {
+        let (mut server, mut is_streaming) = match connect(&source.credentials).await {
             Ok(connected) => connected,
             Err(error) => {
                 let code = match error.downcast_ref() {
@@ -103,7 +107,13 @@ where
             }
         };
         loop {
-            let ended = run_watcher(&source, &client, &mut is_streaming, &mut outage, &mut each);
+            let ended = run_watcher(
+                &source,
+                &mut server,
+                &mut is_streaming,
+                &mut outage,
+                &mut each,
+            );
             if ended.await == Recovery::Reconnect {
                 break;
             }
@@ -111,10 +121,16 @@ where
     }
 }
 
+/// A client of the API server, and what changes with each successful answer to it.
+struct Server {
+    client: Client,
+    answers: watch::Receiver<()>,
+}
+
 /// Runs one watcher until it has to be replaced.
 async fn run_watcher<K>(
     source: &Source,
-    client: &Client,
+    server: &mut Server,
     is_streaming: &mut bool,
     outage: &mut Outage,
     each: &mut impl FnMut(Event<K>),
@@ -123,9 +139,20 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let config = config(source, *is_streaming);
-    let mut events = pin!(watcher(Api::all(client.clone()), config));
+    let mut events = pin!(watcher(Api::all(server.client.clone()), config));
     let mut is_listing = true;
-    while let Some(event) = events.next().await {
+    server.answers.mark_unchanged();
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = settled(&mut server.answers), if outage.began.is_some() => {
+                outage.ended(source);
+                continue;
+            }
+        };
+        let Some(event) = event else {
+            return Recovery::Relist;
+        };
         let error = match event {
             Ok(event) => {
                 if matches!(event, Event::Init) {
@@ -153,8 +180,18 @@ where
             Recovery::Resume => {}
             ended @ (Recovery::Relist | Recovery::Reconnect) => return ended,
         }
+        // What was answered before the failure.
+        server.answers.mark_unchanged();
     }
-    Recovery::Relist
+}
+
+/// Waits for a successful answer, and for the time in which the watch may still fail.
+async fn settled(answers: &mut watch::Receiver<()>) {
+    if answers.changed().await.is_err() {
+        // The client has gone, so there will be no answer.
+        pending::<()>().await;
+    }
+    sleep(SETTLED).await;
 }
 
 fn config(source: &Source, is_streaming: bool) -> watcher::Config {
@@ -168,15 +205,15 @@ fn config(source: &Source, is_streaming: bool) -> watcher::Config {
 }
 
 /// Returns a client, and whether its server knows streamed lists.
-async fn connect(credentials: &Credentials) -> anyhow::Result<(Client, bool)> {
-    let client = credentials.client().await?;
+async fn connect(credentials: &Credentials) -> anyhow::Result<(Server, bool)> {
+    let (client, answers) = credentials.observed_client().await?;
     let is_streaming = match client.apiserver_version().await {
         Ok(version) => is_streaming_version(&version.major, &version.minor),
         // A server that does not say which version it is.
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => false,
         Err(error) => return Err(error.into()),
     };
-    Ok((client, is_streaming))
+    Ok((Server { client, answers }, is_streaming))
 }
 
 fn is_streaming_version(major: &str, minor: &str) -> bool {
