@@ -102,6 +102,7 @@ impl Scene {
             for place in ["/run", "/sys/fs/bpf"] {
                 node.call(&format!("mount --make-rshared {place}"))?;
             }
+            plane.introduce(node)?;
             let kubelet = Kubelet::start(host, &plane.api, Path::new(PLUGINS))?;
             kubelet.import(&image()?)?;
             kubelets.push(kubelet);

@@ -142,9 +142,11 @@ impl ControlPlane {
         Ok(token.context("the answer has a token")?.to_owned())
     }
 
-    /// Returns the certificate of the authority that has signed the server's.
-    pub fn authority(&self) -> Result<String> {
-        read(&self.machine, AUTHORITY).context("the authority has a certificate")
+    /// Gives a node the certificate of the authority that has signed the server's.
+    pub fn introduce(&self, node: &Machine) -> Result<()> {
+        let text = read(&self.machine, AUTHORITY).context("the authority has a certificate")?;
+        node.call(&format!("mkdir -p {FOLDER}"))?;
+        write(node, AUTHORITY, &text)
     }
 
     /// Waits until the API server has an object, and returns it.

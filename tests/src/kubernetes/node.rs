@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::api::{AUTHORITY, Api};
+use super::api::Api;
 use super::control_plane::{ControlPlane, kubeconfig};
 use crate::cluster::network::Host;
-use crate::kube::{Kube, TOKEN, write, write_token};
+use crate::kube::{Kube, TOKEN, write_token};
 use crate::{Agent, Config, Connection, Echo, Machine, Pod, Verb, addresses, connects, until};
 
 /// Port of the server in each pod.
@@ -77,8 +77,7 @@ impl KubernetesNode {
         let flags = flags.iter().map(ToString::to_string);
         let machine = &host.sandbox.node;
         let agent = Agent::start_with(machine, flags.chain([own]).collect())?;
-        machine.call("mkdir -p /run/kubernetes")?;
-        write(machine, AUTHORITY, &plane.authority()?)?;
+        plane.introduce(machine)?;
         write_token(machine, token)?;
         let config = kubeconfig(&json!({ "tokenFile": TOKEN }));
         let kube = Kube::start_with(machine, &name, &config, flags_of_kube)?;
