@@ -11,7 +11,7 @@ use e2e::cluster::network::Network;
 use e2e::kube::{API, FIRST_TOKEN};
 use e2e::kubernetes::api::Api;
 use e2e::kubernetes::{ControlPlane, KubernetesNode, KubernetesPod, Nodes, PORT};
-use e2e::{Connection, ConnectionLoad, until};
+use e2e::{Connection, ConnectionLoad, connects, until};
 use serde_json::{Value, json};
 
 /// Peers on a link have routes, others tunnels.
@@ -120,6 +120,29 @@ fn load(pods: &[KubernetesPod]) -> Result<ConnectionLoad> {
     Ok(ConnectionLoad::start(connections))
 }
 
+/// Seconds of the outage: `VIADUCT_TEST_OUTAGE`, by default a minute.
+fn outage() -> Duration {
+    let seconds = std::env::var("VIADUCT_TEST_OUTAGE").unwrap_or_default();
+    Duration::from_secs(seconds.parse().unwrap_or(60))
+}
+
+/// A pod of one node reaches one of another, and both go.
+fn pods_come_and_go(nodes: &[KubernetesNode]) -> Result<()> {
+    let first = nodes[0].attach("default", "first")?;
+    let last = nodes[2].attach("default", "last")?;
+    for address in &last.0.addresses {
+        let server = (*address, PORT).into();
+        until(&format!("{server} is reached"), || {
+            Ok(connects(&first.0.machine, server)?.then_some(()))
+        })?;
+    }
+    for (pod, _server) in [first, last] {
+        pod.del()?;
+        pod.machine.unbind()?;
+    }
+    Ok(())
+}
+
 #[test]
 fn an_outage_of_a_minute_loses_nothing_and_compacted_changes_are_followed() -> Result<()> {
     let network = Network::routed()?;
@@ -131,14 +154,13 @@ fn an_outage_of_a_minute_loses_nothing_and_compacted_changes_are_followed() -> R
     plane.kill_server()?;
     let killed = Instant::now();
     await_stale(&nodes, true)?;
-    // Pods come and go, and an agent restarts.
-    let (pod, _server) = nodes[0].attach("default", "meanwhile")?;
-    pod.del()?;
     nodes[2].agent.kill()?;
     nodes[2].agent.restart()?;
-    while killed.elapsed() < Duration::from_mins(1) {
+    while killed.elapsed() < outage() {
+        pods_come_and_go(&nodes)?;
         connections.await_round()?;
     }
+    await_stale(&nodes, true)?;
     await_connected(&all)?;
 
     plane.restart_server()?;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::cluster::network::Network;
 use e2e::containers::NETS;
 use e2e::kubernetes::kubelet::{Kubelet, PORT, pod, template, until_in_cluster};
-use e2e::kubernetes::{ControlPlane, KubernetesNode, Nodes};
+use e2e::kubernetes::{ControlPlane, Flags, KubernetesNode, Nodes};
 use e2e::{Echo, Machine, Pod, program};
 use serde_json::{Value, json};
 
@@ -38,9 +38,13 @@ impl Scene {
         let world = network.join("beside", 200)?;
         let token = plane.add_account()?;
         let list = format!("--conflist={NETS}/05-viaduct.conflist");
+        let flags = Flags {
+            kube: &[&list],
+            ..Flags::default()
+        };
         let hosts = network.hosts.into_iter();
         let nodes = hosts
-            .map(|host| KubernetesNode::start(host, &plane, &token, (&[], &[&list])))
+            .map(|host| KubernetesNode::start(host, &plane, &token, flags))
             .collect::<Result<Vec<_>>>()?;
         let kubelets = nodes
             .iter()

@@ -14,6 +14,15 @@ use crate::{Agent, Config, Connection, Echo, Machine, Pod, Verb, addresses, conn
 /// Port of the server in each pod.
 pub const PORT: u16 = 7000;
 
+/// Flags of the programs of a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flags<'a> {
+    /// Those of the agent.
+    pub agent: &'a [&'a str],
+    /// Those of `viaduct-kube`.
+    pub kube: &'a [&'a str],
+}
+
 /// A node with an agent and `viaduct-kube`.
 #[derive(Debug)]
 pub struct KubernetesNode {
@@ -59,28 +68,30 @@ pub struct KubernetesPod {
 impl KubernetesNode {
     /// Starts the programs of a node with `flags` for the agent, and registers its Node.
     pub fn join(host: Host, plane: &ControlPlane, token: &str, flags: &[&str]) -> Result<Self> {
-        let node = Self::start(host, plane, token, (flags, &[]))?;
+        let node = Self::start(
+            host,
+            plane,
+            token,
+            Flags {
+                agent: flags,
+                kube: &[],
+            },
+        )?;
         node.register()?;
         Ok(node)
     }
 
-    /// Starts the programs of a node, with flags for the agent and for `viaduct-kube`. A kubelet
-    /// registers the Node.
-    pub fn start(
-        host: Host,
-        plane: &ControlPlane,
-        token: &str,
-        (flags, flags_of_kube): (&[&str], &[&str]),
-    ) -> Result<Self> {
+    /// Starts the programs of a node. A kubelet registers the Node.
+    pub fn start(host: Host, plane: &ControlPlane, token: &str, flags: Flags<'_>) -> Result<Self> {
         let name = node_name(&host);
         let own = format!("--node-name={name}");
-        let flags = flags.iter().map(ToString::to_string);
         let machine = &host.sandbox.node;
-        let agent = Agent::start_with(machine, flags.chain([own]).collect())?;
+        let of_agent = flags.agent.iter().map(ToString::to_string);
+        let agent = Agent::start_with(machine, of_agent.chain([own]).collect())?;
         plane.introduce(machine)?;
         write_token(machine, token)?;
         let config = kubeconfig(&json!({ "tokenFile": TOKEN }));
-        let kube = Kube::start_with(machine, &name, &config, flags_of_kube)?;
+        let kube = Kube::start_with(machine, &name, &config, flags.kube)?;
         Ok(Self {
             name,
             agent,
