@@ -56,11 +56,8 @@ pub(crate) fn netns_names(metadata: &Metadata) -> Vec<String> {
 /// The names of the tests of the e2e rung.
 pub(crate) fn e2e_names(metadata: &Metadata) -> Vec<String> {
     let mut names = metadata::integration_tests(metadata, "e2e");
-    names.retain(|name| {
-        ![&BPF_TESTS[..], &CLUSTER_TESTS]
-            .concat()
-            .contains(&name.as_str())
-    });
+    let others = [&BPF_TESTS[..], &CLUSTER_TESTS].concat();
+    names.retain(|name| !others.contains(&name.as_str()));
     names
 }
 

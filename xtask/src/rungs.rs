@@ -258,9 +258,11 @@ fn cluster(selection: &Selection) -> Result<Count> {
     setup::ensure(Scope::Everything)?;
     setup::ensure_cluster()?;
     dist::run(dist::Args::default())?;
-    // The image of the DaemonSet.
-    package::of_ladder()?;
-    as_root(binaries::rooted(&metadata::load()?, &names)?, selection)
+    // The image of the `DaemonSet`.
+    let mut count = package::of_ladder()?;
+    let tests = binaries::rooted(&metadata::load()?, &names)?;
+    count.extend(&as_root(tests, selection)?);
+    Ok(count)
 }
 
 /// The integration tests that need the packages. Each name of their tests that does has the word.
