@@ -403,9 +403,9 @@ impl Servers {
         })
     }
 
-    /// Changes a label of a Node.
+    /// Changes a label that each Node has: a watch from the start has no order.
     fn change(&self, name: &str) -> Result<()> {
-        let label = json!({ "metadata": { "labels": { "changed": "yes" } } });
+        let label = json!({ "metadata": { "labels": { "kubernetes.io/hostname": "changed" } } });
         self.plane.api.merge(&format!("{NODES}/{name}"), &label)?;
         let mut changed = node(name, &[], &["198.51.100.1".to_owned()]);
         changed["metadata"]["labels"] = label["metadata"]["labels"].clone();
