@@ -267,6 +267,8 @@ fn start_controllers(machine: &Machine, nodes: Nodes) -> Result<Process> {
         "--leader-elect=false".to_owned(),
         "--port=0".to_owned(),
         format!("--cert-dir={FOLDER}/controllers"),
+        // Else a folder of the machine.
+        format!("--flex-volume-plugin-dir={FOLDER}/plugins"),
         "--feature-gates=IPv6DualStack=true".to_owned(),
     ];
     launch(machine, &words)

@@ -109,7 +109,10 @@ fn config() -> Value {
         "enforceNodeAllocatable": [],
         "evictionHard": { "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%" },
         "failSwapOn": false,
-        "featureGates": { "IPv6DualStack": true, "LocalStorageCapacityIsolation": false },
+        // Plugins of devices have a folder of the machine.
+        "featureGates": {
+            "IPv6DualStack": true, "LocalStorageCapacityIsolation": false, "DevicePlugins": false,
+        },
         "healthzPort": 0,
         "imageGCHighThresholdPercent": 100,
         "makeIPTablesUtilChains": false,
