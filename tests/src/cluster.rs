@@ -120,14 +120,7 @@ impl ClusterNode {
     pub fn await_seen_by(&self, to: &Self) -> Result<()> {
         for family in [0, 1] {
             let server = SocketAddr::new(to.pod.addresses[family], PORT);
-            let own = self.pod.addresses[family];
-            let what = format!("{server} sees {own}");
-            until(&what, || {
-                let client = &self.pod.machine;
-                let tcp = Connection::tcp(client, server).map(|found| found.seen().ip());
-                let udp = Connection::udp(client, server).map(|found| found.seen().ip());
-                Ok((tcp.ok() == Some(own) && udp.ok() == Some(own)).then_some(()))
-            })?;
+            await_seen(&self.pod.machine, self.pod.addresses[family], server)?;
         }
         Ok(())
     }
@@ -141,6 +134,15 @@ impl ClusterNode {
     pub fn readdress(&mut self, number: u8) -> Result<()> {
         self.host.readdress(number)
     }
+}
+
+/// Waits until `server` sees `client` by its `own` address, over TCP and UDP.
+pub(crate) fn await_seen(client: &Machine, own: IpAddr, server: SocketAddr) -> Result<()> {
+    until(&format!("{server} sees {own}"), || {
+        let tcp = Connection::tcp(client, server).map(|found| found.seen().ip());
+        let udp = Connection::udp(client, server).map(|found| found.seen().ip());
+        Ok((tcp.ok() == Some(own) && udp.ok() == Some(own)).then_some(()))
+    })
 }
 
 /// Returns a node as the list of peers has it.

@@ -58,7 +58,9 @@ impl Kube {
     pub fn start(server: &ApiServer, node: &Machine, name: &str, flags: &[&str]) -> Result<Self> {
         server.listen(node, API)?;
         write_token(node, FIRST_TOKEN)?;
-        Self::start_with(node, name, &kubeconfig(), flags)
+        let cluster = json!({ "server": format!("http://{API}") });
+        let config = kubeconfig(&cluster, &json!({ "tokenFile": TOKEN }));
+        Self::start_with(node, name, &config, flags)
     }
 
     /// Starts `viaduct-kube` for the Node `name` with this kubeconfig, which may name [`TOKEN`].
@@ -160,9 +162,23 @@ impl Kube {
     }
 }
 
-fn launch(node: &Machine, words: &[String]) -> Result<Process> {
+/// Starts a program with its arguments.
+pub(crate) fn launch(node: &Machine, words: &[String]) -> Result<Process> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     Process::start(node, &words)
+}
+
+/// Waits until the status says that the list of peers may be out of date, with the program and its
+/// error, or no longer says so. An outage is reported after ten seconds.
+pub fn await_stale(agent: &Agent, expected: bool) -> Result<()> {
+    let what = format!("the list of peers is stale: {expected}");
+    until(&what, || {
+        let degraded = agent.get("/v1/status")?["degraded"].to_string();
+        let named = ["peers-stale", "viaduct-kube", "nodes: "];
+        let is_stale = named.iter().all(|word| degraded.contains(word));
+        let is_gone = !degraded.contains("peers-stale");
+        Ok((if expected { is_stale } else { is_gone }).then_some(()))
+    })
 }
 
 /// Replaces the client's token.
@@ -180,12 +196,12 @@ pub fn read(node: &Machine, path: &str) -> Option<String> {
     node.mounts().run(|| std::fs::read_to_string(path).ok())
 }
 
-/// A kubeconfig is YAML, and JSON is YAML.
-fn kubeconfig() -> String {
-    let config: Value = json!({
+/// Returns a kubeconfig for a user of a cluster. It is YAML, and JSON is YAML.
+pub(crate) fn kubeconfig(cluster: &Value, user: &Value) -> String {
+    let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
-        "clusters": [{ "name": "test", "cluster": { "server": format!("http://{API}") } }],
-        "users": [{ "name": "test", "user": { "tokenFile": TOKEN } }],
+        "clusters": [{ "name": "test", "cluster": cluster }],
+        "users": [{ "name": "test", "user": user }],
         "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
     });
     config.to_string()

@@ -9,4 +9,4 @@ pub mod kubelet;
 mod node;
 
 pub use control_plane::{ControlPlane, Nodes};
-pub use node::{Flags, KubernetesNode, KubernetesPod, PORT, attach};
+pub use node::{Flags, KubernetesNode, KubernetesPod, PORT, attach, load_between};

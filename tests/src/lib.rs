@@ -40,6 +40,7 @@ mod iperf;
 pub mod kube;
 pub mod kubernetes;
 mod machine;
+pub mod manifests;
 mod mounts;
 mod numbered_datagrams;
 mod packet_filter;

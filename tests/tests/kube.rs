@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use e2e::api_server::{ApiServer, node};
 use e2e::cluster::{Cluster, large_cluster_peer, peer};
-use e2e::kube::{Kube, OWN, start, write_token};
+use e2e::kube::{Kube, OWN, await_stale, start, write_token};
 use e2e::{Agent, Machine, Sandbox, UPLINK, until, until_within};
 use serde_json::Value;
 
@@ -59,19 +59,6 @@ fn await_routes(node: &Machine, kube: &Kube, expected: &[&str]) -> Result<()> {
 
 const SECOND: &str = "10.85.2.0/24";
 const THIRD: &str = "10.85.3.0/24";
-
-/// Waits until the status says that the list of peers may be out of date, with the program and its
-/// error, or no longer says so. An outage is reported after ten seconds.
-fn await_stale(agent: &Agent, expected: bool) -> Result<()> {
-    let what = format!("the list of peers is stale: {expected}");
-    until_within(Duration::from_mins(1), &what, || {
-        let degraded = agent.get("/v1/status")?["degraded"].to_string();
-        let named = ["peers-stale", "viaduct-kube", "nodes: "];
-        let is_stale = named.iter().all(|word| degraded.contains(word));
-        let is_gone = !degraded.contains("peers-stale");
-        Ok((if expected { is_stale } else { is_gone }).then_some(()))
-    })
-}
 
 #[test]
 fn nodes_that_join_leave_and_are_readdressed_are_followed_by_all_others() -> Result<()> {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use e2e::api_server::{ApiServer, node};
 use e2e::cluster::network::Network;
-use e2e::kube::{API, FIRST_TOKEN};
+use e2e::kube::{API, FIRST_TOKEN, await_stale};
 use e2e::kubernetes::api::Api;
-use e2e::kubernetes::{ControlPlane, KubernetesNode, KubernetesPod, Nodes, PORT};
-use e2e::{Connection, ConnectionLoad, connects, until};
+use e2e::kubernetes::{ControlPlane, KubernetesNode, KubernetesPod, Nodes, PORT, load_between};
+use e2e::{Pod, connects, until};
 use serde_json::{Value, json};
 
 /// Peers on a link have routes, others tunnels.
@@ -92,32 +92,13 @@ fn nodes_that_join_leave_and_are_readdressed_are_followed() -> Result<()> {
     await_connected(&rest)
 }
 
-/// Waits until the status of each agent says that the list of peers may be out of date, or no
-/// longer says so.
-fn await_stale(nodes: &[KubernetesNode], expected: bool) -> Result<()> {
+/// Waits until the peers of each node are stale, or no longer are.
+fn await_all_stale(nodes: &[KubernetesNode], expected: bool) -> Result<()> {
     for node in nodes {
-        let what = format!("the peers of {} are stale: {expected}", node.name);
-        let waited = until(&what, || {
-            let degraded = node.agent.get("/v1/status")?["degraded"].to_string();
-            Ok((degraded.contains("peers-stale") == expected).then_some(()))
-        });
-        waited.with_context(|| node.kube.log())?;
+        let waited = await_stale(&node.agent, expected);
+        waited.with_context(|| format!("{}: {}", node.name, node.kube.log()))?;
     }
     Ok(())
-}
-
-/// Connections between all pods.
-fn load(pods: &[KubernetesPod]) -> Result<ConnectionLoad> {
-    let mut connections = Vec::new();
-    for from in pods {
-        for to in pods.iter().filter(|to| to.path != from.path) {
-            for address in &to.pod.addresses {
-                let server = (*address, PORT).into();
-                connections.push(Connection::tcp(&from.pod.machine, server)?);
-            }
-        }
-    }
-    Ok(ConnectionLoad::start(connections))
 }
 
 /// Seconds of the outage: `VIADUCT_TEST_OUTAGE`, by default a minute.
@@ -150,21 +131,22 @@ fn an_outage_of_a_minute_loses_nothing_and_compacted_changes_are_followed() -> R
     let (mut plane, mut nodes) = on(network)?;
     let all = pods(&nodes)?;
     await_connected(&all)?;
-    let connections = load(&all)?;
+    let ends: Vec<&Pod> = all.iter().map(|pod| &pod.pod).collect();
+    let connections = load_between(&ends)?;
     plane.kill_server()?;
     let killed = Instant::now();
-    await_stale(&nodes, true)?;
+    await_all_stale(&nodes, true)?;
     nodes[2].agent.kill()?;
     nodes[2].agent.restart()?;
     while killed.elapsed() < outage() {
         pods_come_and_go(&nodes)?;
         connections.await_round()?;
     }
-    await_stale(&nodes, true)?;
+    await_all_stale(&nodes, true)?;
     await_connected(&all)?;
 
     plane.restart_server()?;
-    await_stale(&nodes, false)?;
+    await_all_stale(&nodes, false)?;
     connections.await_round()?;
     connections.end()?;
 
@@ -185,7 +167,7 @@ fn an_outage_of_a_minute_loses_nothing_and_compacted_changes_are_followed() -> R
         .await_counted("api_failures_total{resource=\"nodes\",code=\"410\"}")?;
     // The list of the second node lacks its own Node.
     for number in [0, 2] {
-        await_stale(&nodes[number..=number], false)?;
+        await_all_stale(&nodes[number..=number], false)?;
     }
     all[0].await_seen_by(&all[2])
 }
@@ -301,10 +283,10 @@ fn the_rights_of_the_manifest_are_enough_and_a_missing_one_is_named() -> Result<
     nodes[0]
         .kube
         .await_counted("api_failures_total{resource=\"nodes\",code=\"403\"}")?;
-    await_stale(&nodes[..1], true)?;
+    await_all_stale(&nodes[..1], true)?;
     await_connected(&all)?;
     plane.api.merge(role, &json!({ "rules": rules }))?;
-    await_stale(&nodes[..1], false)?;
+    await_all_stale(&nodes[..1], false)?;
     nodes[0].kube.await_ready()
 }
 
@@ -458,11 +440,11 @@ fn the_api_server_of_the_tests_answers_as_a_real_one() -> Result<()> {
     servers.compare("second page", &next)?;
     let watch = lists.map(|list| {
         let version = text(&list["metadata"]["resourceVersion"]);
-        format!("{NODES}?watch=true&resourceVersion={version}")
+        format!("{NODES}?watch=true&timeoutSeconds=2&resourceVersion={version}")
     });
     servers.change("node-1")?;
     servers.compare("watch", &watch)?;
-    let from_start = format!("{NODES}?watch=true&resourceVersion=0");
+    let from_start = format!("{NODES}?watch=true&timeoutSeconds=2&resourceVersion=0");
     servers.compare("watch from the start", &same(&from_start))?;
 
     servers.change("node-2")?;

@@ -3,13 +3,14 @@
 //!
 //! `cargo xtask test cluster` builds the programs and the image, and runs these tests.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::cluster::network::{Host, Network};
 use e2e::kubernetes::kubelet::{Kubelet, pod, until_in_cluster};
-use e2e::kubernetes::{ControlPlane, Nodes, PORT, attach};
-use e2e::{Cgroup, Connection, ConnectionLoad, Echo, Pod};
+use e2e::kubernetes::{ControlPlane, Nodes, attach, load_between};
+use e2e::manifests::{image, object};
+use e2e::{Cgroup, Pod};
 use serde_json::{Value, json};
 
 /// Where a kustomization puts what its own folders have on other nodes: no file of the machine is
@@ -25,28 +26,13 @@ const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets";
 const DAEMON_SET: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/viaduct";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// Returns the objects of a manifest.
-fn objects(file: &str) -> Result<Vec<Value>> {
-    let path = root().join("deploy/kubernetes").join(file);
-    let yaml = std::fs::read_to_string(path)?;
-    serde_saphyr::from_multiple(&yaml).map_err(|error| anyhow::anyhow!("{file}: {error}"))
-}
-
-fn first(file: &str) -> Result<Value> {
-    objects(file)?.into_iter().next().context("an object")
-}
-
 /// Returns the `DaemonSet` as the kustomization makes it, with other folders of the node.
 fn daemon_set() -> Result<Value> {
-    let kustomization = first("kustomization.yaml")?;
+    let kustomization = object("kustomization.yaml", "Kustomization")?;
     let image = &kustomization["images"][0];
     let name = |part: &str| image[part].as_str().unwrap_or_default().to_owned();
     let tagged = format!("{}:{}", name("name"), name("newTag"));
-    let mut set = first("daemon-set.yaml")?;
+    let mut set = object("daemon-set.yaml", "DaemonSet")?;
     let labels = &kustomization["labels"][0]["pairs"];
     for (key, value) in labels.as_object().into_iter().flatten() {
         set["spec"]["selector"]["matchLabels"][key] = value.clone();
@@ -66,15 +52,6 @@ fn daemon_set() -> Result<Value> {
         }
     }
     Ok(set)
-}
-
-/// Returns the image of `cargo xtask package`.
-fn image() -> Result<PathBuf> {
-    let folder = root().join("target/package");
-    let entries = std::fs::read_dir(folder).context("no packages: run `cargo xtask package`")?;
-    let mut paths = entries.filter_map(|entry| entry.ok().map(|it| it.path()));
-    let found = paths.find(|path| path.to_string_lossy().ends_with(".oci.tar"));
-    found.context("no image among the packages")
 }
 
 /// Nodes without any program of Viaduct, until a `DaemonSet` brings them.
@@ -141,22 +118,10 @@ impl Scene {
     }
 }
 
-/// Connections between two pods, by both families.
-fn load(pods: &[(Pod, Echo)]) -> Result<ConnectionLoad> {
-    let mut connections = Vec::new();
-    for (from, to) in [(0, 1), (1, 0)] {
-        for address in &pods[to].0.addresses {
-            let server = (*address, PORT).into();
-            connections.push(Connection::tcp(&pods[from].0.machine, server)?);
-        }
-    }
-    Ok(ConnectionLoad::start(connections))
-}
-
 #[test]
 fn the_daemon_set_brings_up_nodes_and_is_replaced_under_traffic() -> Result<()> {
     let scene = Scene::new()?;
-    let config = first("config.yaml")?;
+    let config = object("config.yaml", "ConfigMap")?;
     let maps = "/api/v1/namespaces/kube-system/configmaps";
     scene.plane.api.create(maps, &config)?;
     scene.plane.api.create(DAEMON_SETS, &daemon_set()?)?;
@@ -168,7 +133,8 @@ fn the_daemon_set_brings_up_nodes_and_is_replaced_under_traffic() -> Result<()> 
         .iter()
         .map(|host| attach(host, "default", "load"));
     let pods = attached.collect::<Result<Vec<_>>>()?;
-    let connections = load(&pods)?;
+    let ends: Vec<&Pod> = pods.iter().map(|(pod, _server)| pod).collect();
+    let connections = load_between(&ends)?;
     let restart = json!({ "metadata": { "annotations": { "restarted": "yes" } } });
     let change = json!({ "spec": { "template": restart } });
     scene.plane.api.merge(DAEMON_SET, &change)?;

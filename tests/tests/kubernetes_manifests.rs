@@ -2,31 +2,13 @@
 //! documents say.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::manifests::{object, repository};
 use serde_json::Value;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 fn text(path: &str) -> Result<String> {
-    std::fs::read_to_string(root().join(path)).with_context(|| path.to_owned())
-}
-
-/// Returns the objects of a file.
-fn objects(file: &str) -> Result<Vec<Value>> {
-    let yaml = text(&format!("deploy/kubernetes/{file}"))?;
-    serde_saphyr::from_multiple(&yaml).map_err(|error| anyhow::anyhow!("{file}: {error}"))
-}
-
-fn object(file: &str, kind: &str) -> Result<Value> {
-    let all = objects(file)?;
-    let mut found = all.into_iter().filter(|one| one["kind"] == kind);
-    found
-        .next()
-        .with_context(|| format!("{file} has no {kind}"))
+    std::fs::read_to_string(repository().join(path)).with_context(|| path.to_owned())
 }
 
 fn texts(list: &Value) -> Vec<&str> {
@@ -74,7 +56,7 @@ fn the_kustomization_lists_every_manifest() -> Result<()> {
         .map(str::to_owned)
         .collect();
     let mut found = BTreeSet::new();
-    for entry in std::fs::read_dir(root().join("deploy/kubernetes"))? {
+    for entry in std::fs::read_dir(repository().join("deploy/kubernetes"))? {
         found.insert(entry?.file_name().to_string_lossy().into_owned());
     }
     found.remove("kustomization.yaml");

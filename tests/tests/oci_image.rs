@@ -2,26 +2,14 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::manifests::image;
 use e2e::{Machine, Process, Sandbox, until};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
-
-/// Returns the archive of the image.
-fn archive() -> Result<PathBuf> {
-    let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/package");
-    let entries = fs::read_dir(&packages).context("no packages: run `cargo xtask package`")?;
-    let files = entries
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?;
-    let mut found = files
-        .into_iter()
-        .filter(|path| path.to_string_lossy().ends_with(".oci.tar"));
-    found.next().context("no image among the packages")
-}
 
 /// An image layout, unpacked.
 struct Layout {
@@ -31,7 +19,7 @@ struct Layout {
 impl Layout {
     fn unpack(node: &Machine) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let (from, to) = (archive()?, folder.path().display());
+        let (from, to) = (image()?, folder.path().display());
         node.call(&format!("tar --extract --file {} -C {to}", from.display()))?;
         Ok(Self { folder })
     }

@@ -21,7 +21,6 @@ pub struct Api {
 
 /// The types of requests' bodies.
 const JSON: &str = "application/json";
-const YAML: &str = "application/yaml";
 const MERGE: &str = "application/merge-patch+json";
 
 impl Api {
@@ -62,11 +61,6 @@ impl Api {
         self.send("POST", path, Some((JSON, &object.to_string())))
     }
 
-    /// Creates an object from a manifest of one document.
-    pub fn apply(&self, path: &str, manifest: &str) -> Result<Value> {
-        self.send("POST", path, Some((YAML, manifest)))
-    }
-
     /// Merges `change` into an object (RFC 7386).
     pub fn merge(&self, path: &str, change: &Value) -> Result<Value> {
         self.send("PATCH", path, Some((MERGE, &change.to_string())))
@@ -78,11 +72,11 @@ impl Api {
         self.send("DELETE", path, Some((JSON, options)))
     }
 
-    /// Returns status and body of the answer to a request, whatever it is. A watch ends with its
-    /// first event, or after a second.
+    /// Returns status and body of the answer to a request, whatever it is.
     pub fn answer(&self, path: &str) -> Result<(u16, String)> {
         let mut words = self.words("GET", path);
-        words.extend(["--max-time", "1", "--write-out", "\n%{http_code}"].map(str::to_owned));
+        let limit = deadline().as_secs().to_string();
+        words.extend(["--max-time", &limit, "--write-out", "\n%{http_code}"].map(str::to_owned));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let output = self.machine.output(&words)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

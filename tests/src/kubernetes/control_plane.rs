@@ -1,9 +1,9 @@
 //! etcd, the API server and the controllers, on a machine beside the nodes.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -11,13 +11,12 @@ use super::api::{AUTHORITY, Api};
 use super::node::node_name;
 use crate::cluster::network::{Network, addresses};
 use crate::company::newest;
-use crate::kube::{read, write};
+use crate::kube::{self, launch, read, write};
+use crate::manifests::object;
 use crate::{Machine, Process, until};
 
 /// Folder of keys, certificates, tokens and data.
 const FOLDER: &str = "/run/kubernetes";
-/// The folder of what operators apply to their clusters.
-const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/kubernetes");
 /// The machine's number on the switch.
 const NUMBER: u8 = 250;
 const PORT: u16 = 6443;
@@ -114,19 +113,25 @@ impl ControlPlane {
     pub fn add_account(&self) -> Result<String> {
         let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
         self.await_object(&format!("{accounts}/default"))?;
-        for manifest in ["service-account", "cluster-role"] {
-            let path = Path::new(MANIFESTS).join(format!("{manifest}.yaml"));
-            let text = std::fs::read_to_string(&path)?;
-            for document in text.split("\n---\n") {
-                let roles = "/apis/rbac.authorization.k8s.io/v1";
-                let path = match kind(document)? {
-                    "ServiceAccount" => accounts.to_owned(),
-                    "ClusterRole" => format!("{roles}/clusterroles"),
-                    "ClusterRoleBinding" => format!("{roles}/clusterrolebindings"),
-                    other => bail!("{manifest} has an object of the kind {other}"),
-                };
-                self.api.apply(&path, document)?;
-            }
+        let roles = "/apis/rbac.authorization.k8s.io/v1";
+        for (file, kind, path) in [
+            (
+                "service-account.yaml",
+                "ServiceAccount",
+                accounts.to_owned(),
+            ),
+            (
+                "cluster-role.yaml",
+                "ClusterRole",
+                format!("{roles}/clusterroles"),
+            ),
+            (
+                "cluster-role.yaml",
+                "ClusterRoleBinding",
+                format!("{roles}/clusterrolebindings"),
+            ),
+        ] {
+            self.api.create(&path, &object(file, kind)?)?;
         }
         self.token()
     }
@@ -168,13 +173,6 @@ fn tokens(network: &Network) -> String {
     ];
     lines.extend(kubelets);
     lines.join("\n")
-}
-
-/// Returns the kind of a manifest's only object.
-fn kind(document: &str) -> Result<&str> {
-    let mut lines = document.lines();
-    let found = lines.find_map(|line| line.strip_prefix("kind: "));
-    found.context("a manifest has a kind")
 }
 
 /// Writes a certificate authority, the server's certificate, and the key of service accounts.
@@ -298,23 +296,11 @@ fn client_of_controllers(machine: &Machine) -> Result<String> {
     Ok(path)
 }
 
-/// Returns a kubeconfig of this user, for machines that have the authority's certificate. It is
-/// YAML, and JSON is YAML.
+/// Returns a kubeconfig of this user, for machines that have the authority's certificate.
 pub(super) fn kubeconfig(user: &Value) -> String {
     let server = format!("https://{}", ControlPlane::address());
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "test",
-        "clusters": [{ "name": "test", "cluster": {
-            "server": server, "certificate-authority": AUTHORITY } }],
-        "users": [{ "name": "test", "user": user }],
-        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
-    })
-    .to_string()
-}
-
-fn launch(machine: &Machine, words: &[String]) -> Result<Process> {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    Process::start(machine, &words)
+    let cluster = json!({ "server": server, "certificate-authority": AUTHORITY });
+    kube::kubeconfig(&cluster, user)
 }
 
 fn alive(name: &str, process: &Process) -> Result<()> {

@@ -7,9 +7,12 @@ use serde_json::{Value, json};
 
 use super::api::Api;
 use super::control_plane::{ControlPlane, kubeconfig};
+use crate::cluster::await_seen;
 use crate::cluster::network::Host;
 use crate::kube::{Kube, TOKEN, write_token};
-use crate::{Agent, Config, Connection, Echo, Machine, Pod, Verb, addresses, connects, until};
+use crate::{
+    Agent, Config, Connection, ConnectionLoad, Echo, Machine, Pod, Verb, addresses, connects, until,
+};
 
 /// Port of the server in each pod.
 pub const PORT: u16 = 7000;
@@ -47,6 +50,21 @@ pub fn attach(host: &Host, namespace: &str, name: &str) -> Result<(Pod, Echo)> {
     pod.addresses = addresses(&answer.result()?)?;
     let server = Echo::start(&pod.machine, PORT)?;
     Ok((pod, server))
+}
+
+/// Starts exchanges on connections from each of the pods to the servers of all others, by both
+/// families.
+pub fn load_between(pods: &[&Pod]) -> Result<ConnectionLoad> {
+    let mut connections = Vec::new();
+    for from in pods {
+        for to in pods.iter().filter(|to| to.addresses != from.addresses) {
+            for address in &to.addresses {
+                let server = SocketAddr::new(*address, PORT);
+                connections.push(Connection::tcp(&from.machine, server)?);
+            }
+        }
+    }
+    Ok(ConnectionLoad::start(connections))
 }
 
 /// Returns the name of a host as a Node.
@@ -212,13 +230,7 @@ impl KubernetesPod {
     /// Waits until `to` sees this pod by its own address of each family, over TCP and UDP.
     pub fn await_seen_by(&self, to: &Self) -> Result<()> {
         for own in &self.pod.addresses {
-            let server = to.server(*own)?;
-            until(&format!("{server} sees {own}"), || {
-                let client = &self.pod.machine;
-                let tcp = Connection::tcp(client, server).map(|found| found.seen().ip());
-                let udp = Connection::udp(client, server).map(|found| found.seen().ip());
-                Ok((tcp.ok() == Some(*own) && udp.ok() == Some(*own)).then_some(()))
-            })?;
+            await_seen(&self.pod.machine, *own, to.server(*own)?)?;
         }
         Ok(())
     }
