@@ -57,6 +57,7 @@ impl<K: Kernel> Engine<K> {
         mut record: Record,
         transaction: &mut Transaction,
     ) -> Result<Attachment, EngineError> {
+        transaction.leave_bound_ports(intent.requested.port_binder);
         let mtu = self.prepare_network(&intent.network, transaction)?;
         let leases = Leases {
             taken: self.store.leases(),

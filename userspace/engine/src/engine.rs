@@ -131,6 +131,7 @@ impl<K: Kernel> Engine<K> {
         now: u64,
         transaction: &mut Transaction,
     ) -> Result<Attachment, EngineError> {
+        transaction.leave_bound_ports(intent.requested.port_binder);
         let (attachment, plan) = self.prepare_and_plan(intent, transaction)?;
         let mut record = Record {
             attachment,

@@ -1,5 +1,5 @@
-//! Ports that the agent leaves to a container runtime, because the runtime binds them itself after
-//! the ADD (decision 82).
+//! Ports that the agent leaves to a container runtime, because the runtime binds them itself
+//! (decisions 82 and 176).
 //!
 //! Until the runtime has bound them, the hostport entries refuse every other process. Polls in the
 //! background whether it has; what it does not bind, the agent reserves again.
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey, State};
+use planner::PortRuntime;
 use steps::PortUserQuery;
 
 use crate::error::chain;
@@ -30,8 +31,11 @@ impl<K: Kernel> Engine<K> {
             return;
         };
         let plan = planner::plan_leave_ports(attachment, reservations, process);
-        let container = Some(&attachment.key.container_id);
-        for failure in failures(execute_all_of(&mut self.kernel, &plan, container)) {
+        let runtime = PortRuntime {
+            container: &attachment.key.container_id,
+            binder: Some(process),
+        };
+        for failure in failures(execute_all_of(&mut self.kernel, &plan, Some(runtime))) {
             tracing::warn!(key = %attachment.key, failure, "cannot leave a port to the runtime");
         }
         let now = Instant::now();
@@ -100,9 +104,12 @@ impl<K: Kernel> Engine<K> {
         let Some(plan) = planner::plan_left_ports(&attachment, process, &users, overdue) else {
             return Ok(false);
         };
-        let container = Some(&key.container_id);
+        let runtime = PortRuntime {
+            container: &key.container_id,
+            binder: Some(process),
+        };
         // A port that another process has bound is reported by the next reconciliation.
-        for failure in failures(execute_all_of(&mut self.kernel, &plan, container)) {
+        for failure in failures(execute_all_of(&mut self.kernel, &plan, Some(runtime))) {
             tracing::warn!(%key, failure, "cannot reserve a port that the runtime has not bound");
         }
         Ok(true)

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kernel::Kernel;
 use model::{AttachmentKey, Network, PodName};
-use planner::{Difference, Finding, MtuChange, Plan, Reason, Repair};
+use planner::{Difference, Finding, MtuChange, Plan, PortRuntime, Reason, Repair};
 use steps::Observed;
 
 use crate::error::{chain, words};
@@ -180,8 +180,11 @@ impl<K: Kernel> Engine<K> {
             match finding {
                 Finding::Healthy => {}
                 Finding::Repair { differences, plan } => {
-                    let container = Some(&key.container_id);
-                    let results = execute_all_of(&mut self.kernel, &plan, container);
+                    let runtime = PortRuntime {
+                        container: &key.container_id,
+                        binder: self.attachments.left_ports.get(&key).map(|it| it.process),
+                    };
+                    let results = execute_all_of(&mut self.kernel, &plan, Some(runtime));
                     let item = Item::repaired(key.to_string(), words(&differences), results)
                         .of_pod(self.pod_name(&key));
                     // Port reservations are sockets of the agent. They end with it, so making them

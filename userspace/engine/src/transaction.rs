@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use kernel::{Kernel, StepError};
 use model::ContainerId;
-use planner::Plan;
+use planner::{Plan, PortRuntime};
 use steps::{Step, TunnelStep};
 
 use crate::EngineError;
@@ -20,6 +20,8 @@ pub(crate) struct Transaction {
     undo: Vec<Step>,
     /// Container whose runtime may have bound the ports to reserve.
     container: Option<ContainerId>,
+    /// [`PortRuntime::binder`].
+    binder: Option<u32>,
 }
 
 impl Transaction {
@@ -31,6 +33,18 @@ impl Transaction {
         }
     }
 
+    /// Leaves ports to this process of the runtime as well, if it has bound them already.
+    pub(crate) fn leave_bound_ports(&mut self, binder: Option<u32>) {
+        self.binder = binder;
+    }
+
+    fn runtime(&self) -> Option<PortRuntime<'_>> {
+        self.container.as_ref().map(|container| PortRuntime {
+            container,
+            binder: self.binder,
+        })
+    }
+
     /// Executes `plan` up to its first failure. `phases` records the steps.
     pub(crate) fn apply(
         &mut self,
@@ -40,9 +54,7 @@ impl Transaction {
     ) -> Result<(), EngineError> {
         for step in plan.steps() {
             let done = phases
-                .step(step, || {
-                    execute_or_leave(kernel, step, self.container.as_ref())
-                })
+                .step(step, || execute_or_leave(kernel, step, self.runtime()))
                 .map_err(|source| step_error(step, source))?;
             self.undo.extend(done.undo());
         }
@@ -56,7 +68,7 @@ impl Transaction {
         self.undo
             .iter()
             .rev()
-            .filter_map(|step| execute_step(kernel, phases, step, self.container.as_ref()).failure)
+            .filter_map(|step| execute_step(kernel, phases, step, self.runtime()).failure)
             .collect()
     }
 }
@@ -66,17 +78,15 @@ impl Transaction {
 fn execute_or_leave<'a>(
     kernel: &mut impl Kernel,
     step: &'a Step,
-    container: Option<&ContainerId>,
+    runtime: Option<PortRuntime<'_>>,
 ) -> Result<Cow<'a, Step>, StepError> {
     let Err(error) = kernel.execute(step) else {
         return Ok(Cow::Borrowed(step));
     };
     let leave = error
         .port_in_use()
-        .zip(container)
-        .and_then(|(in_use, container)| {
-            planner::leave_to_runtime(step, &in_use.processes, container)
-        });
+        .zip(runtime)
+        .and_then(|(in_use, runtime)| planner::leave_to_runtime(step, &in_use.processes, runtime));
     let Some(leave) = leave else {
         return Err(error);
     };
@@ -121,16 +131,16 @@ pub(crate) fn execute_all_recorded(
         .collect()
 }
 
-/// Executes every step as [`execute_all`] does, for an attachment of `container`.
+/// Executes every step as [`execute_all`] does, for an attachment of a container of `runtime`.
 pub(crate) fn execute_all_of(
     kernel: &mut impl Kernel,
     plan: &Plan,
-    container: Option<&ContainerId>,
+    runtime: Option<PortRuntime<'_>>,
 ) -> Vec<StepResult> {
     let phases = &mut Stopwatch::default();
     plan.steps()
         .iter()
-        .map(|step| execute_step(kernel, phases, step, container))
+        .map(|step| execute_step(kernel, phases, step, runtime))
         .collect()
 }
 
@@ -146,9 +156,9 @@ fn execute_step(
     kernel: &mut impl Kernel,
     phases: &mut Stopwatch,
     step: &Step,
-    container: Option<&ContainerId>,
+    runtime: Option<PortRuntime<'_>>,
 ) -> StepResult {
-    let executed = phases.step(step, || execute_or_leave(kernel, step, container));
+    let executed = phases.step(step, || execute_or_leave(kernel, step, runtime));
     let failure = match executed {
         Err(error) if !(error.is_gone() && removes(step)) => Some(match error.port_in_use() {
             Some(in_use) => in_use.to_string(),

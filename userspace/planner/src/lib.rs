@@ -106,7 +106,8 @@ pub use peers::{PeerPlan, PeerProblem, PeerProblemKind, PeerState, PeerStatus, p
 pub use plan::Plan;
 pub use policies::{PolicyIndex, PolicyLimit, is_selected_by, plan_policies_of};
 pub use port_holder::{
-    binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports, plan_left_ports,
+    PortRuntime, binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports,
+    plan_left_ports,
 };
 pub use port_reservation::{attachment_reservations, mapping_endpoints, mapping_reservations};
 pub use program_upgrade::plan_program_upgrade;

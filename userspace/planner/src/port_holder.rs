@@ -1,9 +1,10 @@
 //! Sockets of container runtimes on published ports: which ones belong to the runtime of the
 //! container, and which ports the agent leaves to it.
 //!
-//! podman binds the published ports of a container itself, after the network is set up, and passes
-//! the sockets to conmon, which keeps them while the container runs. The agent leaves such ports to
-//! the runtime, and takes them again when the runtime's sockets are gone (decision 82).
+//! podman binds the published ports of a container itself, before the network is set up (podman 5)
+//! or afterwards (podman 4), and passes the sockets to conmon, which keeps them while the container
+//! runs. The agent leaves such ports to the runtime, and takes them again when the runtime's
+//! sockets are gone (decisions 82 and 176).
 
 use model::{Attachment, ContainerId};
 use steps::{Ancestor, PortLeave, PortReservation, PortUsers, Process, ReservedBy, Step};
@@ -11,7 +12,7 @@ use steps::{Ancestor, PortLeave, PortReservation, PortUsers, Process, ReservedBy
 use crate::Plan;
 use crate::port_reservation::reserve;
 
-/// Commands of runtimes that bind published ports after the ADD.
+/// Commands of runtimes that bind published ports themselves.
 const BINDING_RUNTIMES: [&str; 1] = ["podman"];
 
 /// Shortest container ID that identifies a process by its arguments, in bytes: runtimes draw IDs of
@@ -39,9 +40,29 @@ pub fn is_of_runtime(process: &Process, container: &ContainerId) -> bool {
     process.is_root && id.len() >= SHORTEST_ID && process.arguments.iter().any(names)
 }
 
+/// The runtime of a container, which may have bound the ports that are to be reserved.
+#[derive(Clone, Copy, Debug)]
+pub struct PortRuntime<'a> {
+    pub container: &'a ContainerId,
+    /// The process that binds them, if it has led to the execution of the plugin
+    /// ([`binding_runtime`]).
+    pub binder: Option<u32>,
+}
+
+impl PortRuntime<'_> {
+    /// Returns whether a process belongs to the runtime.
+    fn has(&self, process: &Process) -> bool {
+        self.binder == Some(process.pid) || is_of_runtime(process, self.container)
+    }
+}
+
 /// Returns the step in place of a [`Step::ReservePort`] that failed because `holders` have the port
 /// open, if one of them is the runtime of the container.
-pub fn leave_to_runtime(step: &Step, holders: &[Process], container: &ContainerId) -> Option<Step> {
+pub fn leave_to_runtime(
+    step: &Step,
+    holders: &[Process],
+    runtime: PortRuntime<'_>,
+) -> Option<Step> {
     let &Step::ReservePort {
         reservation,
         generation,
@@ -50,7 +71,7 @@ pub fn leave_to_runtime(step: &Step, holders: &[Process], container: &ContainerI
         return None;
     };
     let mut holders = holders.iter();
-    let is_runtime = holders.any(|process| is_of_runtime(process, container));
+    let is_runtime = holders.any(|process| runtime.has(process));
     is_runtime.then_some(Step::LeavePort(PortLeave {
         reservation,
         generation,

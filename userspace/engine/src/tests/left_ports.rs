@@ -104,3 +104,31 @@ fn a_port_that_the_runtime_has_bound_before_the_add_is_no_conflict() {
     node.engine().del(&intent.key).unwrap();
     assert!(held(&node).is_empty());
 }
+
+/// podman 5 binds before the network is set up.
+#[test]
+fn a_port_that_podman_has_bound_before_the_add_is_left_to_it() {
+    let mut node = Node::start();
+    let mut intent = node.intent(ID);
+    intent.port_mappings = vec![publish(8080)];
+    let podman = process(PODMAN, &["podman", "run"]);
+    assert!(node.fake.bind("0.0.0.0:8080/tcp", podman));
+    intent.requested.port_binder = Some(PODMAN + 1);
+    let refused = node.add(&intent).unwrap_err().to_string();
+    assert!(refused.contains("in use by podman (pid 100"), "{refused}");
+    assert!(held(&node).is_empty());
+
+    intent.requested.port_binder = Some(PODMAN);
+    node.add(&intent).unwrap();
+    assert_eq!(held(&node), [ReservedBy::Runtime; 2]);
+    assert!(!node.engine().reconcile(NOW).has_failed());
+    assert!(!settle(&mut node, &intent), "conmon is awaited");
+    node.fake.unbind("0.0.0.0:8080/tcp");
+    let heir = Process {
+        pid: PODMAN,
+        ..conmon()
+    };
+    assert!(node.fake.bind("0.0.0.0:8080/tcp", heir));
+    assert!(settle(&mut node, &intent));
+    assert_eq!(held(&node), [ReservedBy::Runtime, ReservedBy::Socket]);
+}

@@ -1,7 +1,8 @@
 //! Decisions about sockets of container runtimes.
 
-use proptest::prelude::*;
+use std::slice;
 
+use proptest::prelude::*;
 use steps::{PortReservations, PortUsers, Process, ReservationOwner};
 
 use super::*;
@@ -95,19 +96,34 @@ fn podman_is_found_behind_shells_and_other_plugins() {
 #[test]
 fn a_port_that_the_runtime_has_is_left_to_it_and_an_intruders_is_not() {
     let attachment = published();
-    let container = &attachment.key.container_id;
+    let runtime = PortRuntime {
+        container: &attachment.key.container_id,
+        binder: Some(PODMAN),
+    };
     let step = reserve(&attachment, attachment_reservations(&attachment))
         .next()
         .unwrap();
     let nginx = process(7, "nginx", &["nginx"]);
-    let left = leave_to_runtime(&step, &[nginx.clone(), conmon()], container).unwrap();
+    let left = leave_to_runtime(&step, &[nginx.clone(), conmon()], runtime).unwrap();
     assert_eq!(
         left.to_string(),
         "leave port 0.0.0.0:8080/tcp to the container runtime"
     );
-    assert_eq!(leave_to_runtime(&step, &[nginx], container), None);
-    assert_eq!(leave_to_runtime(&step, &[], container), None);
-    assert_eq!(leave_to_runtime(&Step::Sweep, &[conmon()], container), None);
+    assert_eq!(leave_to_runtime(&step, &[nginx], runtime), None);
+    assert_eq!(leave_to_runtime(&step, &[], runtime), None);
+    assert_eq!(leave_to_runtime(&Step::Sweep, &[conmon()], runtime), None);
+
+    // podman 5 has bound it before the ADD; of another command of podman it is not.
+    let podman = process(PODMAN, "podman", &["podman", "run"]);
+    assert_eq!(
+        leave_to_runtime(&step, slice::from_ref(&podman), runtime),
+        Some(left)
+    );
+    let other = PortRuntime {
+        binder: Some(PODMAN + 1),
+        ..runtime
+    };
+    assert_eq!(leave_to_runtime(&step, &[podman], other), None);
 }
 
 #[test]
