@@ -3,14 +3,16 @@
 //! Images contain busybox, state is below the sandbox's `/run`, and the test chooses plugins and
 //! network configurations. Containers run without cgroups, so those of the machine stay unchanged.
 
+use std::fmt::Write as _;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::{Machine, Process, until};
+use crate::{Agent, Machine, NODE, Process, Sandbox, until};
 
 /// The only image: a web server on port 80 that answers `ok`. It has the name of containerd's
 /// default pause image.
@@ -18,16 +20,19 @@ pub const IMAGE: &str = "registry.k8s.io/pause:3.6";
 
 /// The folder of networks' configurations.
 pub const NETS: &str = "/run/nets";
-const PODMAN: &str = "env CONTAINERS_CONF=/run/containers.conf podman --root /run/podman/root \
-                      --runroot /run/podman/run --storage-driver vfs";
+/// Environment of podman, and its options.
+const SETTINGS: &str = "env CONTAINERS_CONF=/run/containers.conf";
+const OPTIONS: &str = "--root /run/podman/root --runroot /run/podman/run --storage-driver vfs";
 const SOCKET: &str = "/run/containerd.sock";
 const BUSYBOX: &str = "/bin/busybox";
 const APPLETS: [&str; 6] = ["httpd", "ip", "ping", "sh", "sleep", "wget"];
 
-/// podman 4 with its CNI backend.
+/// podman 4 with its CNI backend, or podman 5, which has netavark.
 #[derive(Debug)]
 pub struct Podman {
     node: Machine,
+    /// podman with its options, for a shell.
+    command: String,
     /// `cgroup.procs` of the cgroup in which podman and its containers run; `None` for that of the
     /// test.
     cgroup: Option<File>,
@@ -40,15 +45,45 @@ impl Podman {
         put(node, &format!("{NETS}/10.conflist"), &network.to_string())?;
         let name = network["name"].as_str().context("a network has a name")?;
         let settings = format!(
-            "[network]\nnetwork_backend = \"cni\"\ncni_plugin_dirs = [\"{}\"]\nnetwork_config_dir = \"{NETS}\"\n\
-             default_network = \"{name}\"\n\
-             [engine]\nruntime = \"crun\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
-             [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\nlog_driver = \"k8s-file\"\n",
+            "network_backend = \"cni\"\ncni_plugin_dirs = [\"{}\"]\nnetwork_config_dir = \"{NETS}\"\n\
+             default_network = \"{name}\"\n",
             folder.display()
+        );
+        let command = format!("{SETTINGS} podman {OPTIONS}");
+        Self::with_networks(node, &settings, command)
+    }
+
+    /// Configures podman 5, unpacked in `root`, with the netavark plugins in `folder`, and imports
+    /// the image. It has no network yet but its default.
+    ///
+    /// It runs with the libraries in `root`, in a mount namespace of its own for each call. What it
+    /// mounts below `/run` is also mounted in the sandbox, such as network namespaces.
+    pub fn with_netavark(node: &Machine, root: &Path, folder: &Path) -> Result<Self> {
+        node.call("mount --make-shared /run")?;
+        let settings = format!(
+            "network_backend = \"netavark\"\nnetavark_plugin_dirs = [\"{}\"]\nnetwork_config_dir = \"{NETS}\"\n",
+            folder.display()
+        );
+        let root = root.display();
+        let command = format!(
+            "{SETTINGS} unshare --mount --propagation unchanged sh -c '\
+             mount --bind {root}/etc/containers /etc/containers && mount --bind {root}/usr /usr && \
+             exec podman {OPTIONS} \"$@\"' podman"
+        );
+        Self::with_networks(node, &settings, command)
+    }
+
+    /// Configures podman with these settings of networks, and imports the image.
+    fn with_networks(node: &Machine, networks: &str, command: String) -> Result<Self> {
+        let settings = format!(
+            "[network]\n{networks}\
+             [engine]\nruntime = \"crun\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
+             [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\nlog_driver = \"k8s-file\"\n"
         );
         put(node, "/run/containers.conf", &settings)?;
         let podman = Self {
             node: node.clone(),
+            command,
             cgroup: None,
         };
         podman.make_image()?;
@@ -69,12 +104,12 @@ impl Podman {
 
     /// Runs podman with the arguments in `line`, and returns its output.
     pub fn call(&self, line: &str) -> Result<String> {
-        self.shell(&format!("{PODMAN} {line}"))
+        self.shell(&format!("{} {line}", self.command))
     }
 
     /// Runs a shell script in which `{podman}` stands for podman with its options.
     pub fn script(&self, script: &str) -> Result<String> {
-        self.shell(&script.replace("{podman}", PODMAN))
+        self.shell(&script.replace("{podman}", &self.command))
     }
 
     fn shell(&self, script: &str) -> Result<String> {
@@ -95,6 +130,33 @@ impl Podman {
         .map(drop)
     }
 
+    /// Removes all containers.
+    pub fn remove_all(&self) -> Result<()> {
+        // podman fails while a mount namespace that another test has made holds its shm mount.
+        let mut failures = String::new();
+        until("podman removes all containers", || {
+            let removed = self.call("rm --force --time 0 --all");
+            let noted = removed.map_err(|error| writeln!(failures, "{error:#}"));
+            Ok(noted.ok())
+        })
+        .map(drop)
+        .with_context(|| failures.clone())
+    }
+
+    /// Restarts an agent, whose cgroup may be hidden by the mount that podman needs.
+    pub fn restart_agent(&self, agent: &mut Agent) -> Result<()> {
+        let cgroup = agent.cgroup().context("there is no cgroup2")?.to_owned();
+        let is_hidden = self.node.run(|| !cgroup.exists());
+        if is_hidden {
+            self.node.call("umount /sys/fs/cgroup")?;
+        }
+        agent.restart()?;
+        if is_hidden {
+            unified_cgroups(&self.node)?;
+        }
+        Ok(())
+    }
+
     fn make_image(&self) -> Result<()> {
         let root = "/run/image/root";
         self.node.call(&format!("mkdir -p {root}/bin {root}/www"))?;
@@ -108,19 +170,24 @@ impl Podman {
         self.node
             .call(&format!("tar -C {root} -cf /run/image/root.tar ."))?;
         let change = r#"CMD ["/bin/httpd","-f","-p","80","-h","/www"]"#;
-        let mut words = vec!["env", "CONTAINERS_CONF=/run/containers.conf", "podman"];
-        words.extend(["--root", "/run/podman/root", "--runroot", "/run/podman/run"]);
-        words.extend([
-            "--storage-driver",
-            "vfs",
-            "import",
-            "--quiet",
-            "--change",
-            change,
-        ]);
-        words.extend(["/run/image/root.tar", IMAGE]);
-        self.node.call_words(&words).map(drop)
+        let line = format!("import --quiet --change '{change}' /run/image/root.tar {IMAGE}");
+        self.call(&line).map(drop)
     }
+}
+
+/// Waits until the web server of a container answers `from` at this address.
+pub fn await_page(from: &Machine, address: SocketAddr) -> Result<()> {
+    let line = format!("curl --silent --show-error --max-time 2 http://{address}/");
+    let page = until("the page is served", || Ok(from.call(&line).ok()));
+    ensure!(page.with_context(|| format!("from {address}"))? == "ok");
+    Ok(())
+}
+
+/// Waits until the web server of a container is reached from the world by a port of the node, in
+/// both families.
+pub fn await_pages(sandbox: &Sandbox, port: u16) -> Result<()> {
+    let mut nodes = NODE.into_iter();
+    nodes.try_for_each(|node| await_page(&sandbox.world, SocketAddr::new(node, port)))
 }
 
 impl Drop for Podman {

@@ -1,11 +1,10 @@
 //! podman with its defaults publishes ports: podman binds them itself, and conmon keeps the
 //! sockets.
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use e2e::containers::Podman;
+use e2e::containers::{Podman, await_page};
 use e2e::residue::await_no_residue;
 use e2e::{Agent, Machine, NODE, Process, Residue, Sandbox, program, until};
 use serde_json::{Value, json};
@@ -77,40 +76,15 @@ impl Scene {
         }
     }
 
-    /// Restarts the agent. The cgroup's path may be hidden by the mount that podman needs.
-    fn restart_agent(&mut self) -> Result<()> {
-        let cgroup = self
-            .agent
-            .cgroup()
-            .context("there is no cgroup2")?
-            .to_owned();
-        let is_hidden = self.node().run(|| !cgroup.exists());
-        if is_hidden {
-            self.node().call("umount /sys/fs/cgroup")?;
-        }
-        self.agent.restart()?;
-        if is_hidden {
-            self.node().call("mount -t cgroup2 none /sys/fs/cgroup")?;
-        }
-        Ok(())
-    }
-
     fn clean(self) -> Result<()> {
-        // podman fails while a mount namespace that another test has made holds its shm mount.
-        let mut failures = String::new();
-        until("podman removes all containers", || {
-            let removed = self.podman.call("rm --force --time 0 --all");
-            let noted = removed.map_err(|error| writeln!(failures, "{error:#}"));
-            Ok(noted.ok())
-        })
-        .with_context(|| failures.clone())?;
+        self.podman.remove_all()?;
         // podman's cleanup process, which starts when the container ends, may execute the DEL.
         until("no attachment is left", || {
             Ok((self.agent.get("/v1/attachments")? == json!([])).then_some(()))
         })
         .with_context(|| {
             let left = self.agent.ctl("list").unwrap_or_default();
-            format!("{left}\n{failures}\n{}", self.agent.log())
+            format!("{left}\n{}", self.agent.log())
         })?;
         for bridge in ["cni-podman0", "cni-podman1"] {
             let _ = self.node().call(&format!("ip link delete {bridge}"));
@@ -122,12 +96,7 @@ impl Scene {
 /// Asserts that the web server is reachable by the hostport from the world, in these families.
 fn serves(sandbox: &Sandbox, port: u16, families: &[usize]) -> Result<()> {
     for family in families {
-        let address = SocketAddr::new(NODE[*family], port);
-        let page = until("the page is served", || {
-            let line = format!("curl --silent --show-error --max-time 2 http://{address}/");
-            Ok(sandbox.world.call(&line).ok())
-        });
-        assert_eq!(page.with_context(|| format!("from {address}"))?, "ok");
+        await_page(&sandbox.world, SocketAddr::new(NODE[*family], port))?;
     }
     Ok(())
 }
@@ -176,7 +145,7 @@ fn the_agent_takes_a_port_again_when_the_sockets_of_podman_are_gone() -> Result<
     scene.is_held_by(8080, "runtime")?;
     scene.agent.kill()?;
     serves(&scene.sandbox, 8080, &BOTH)?;
-    scene.restart_agent()?;
+    scene.podman.restart_agent(&mut scene.agent)?;
     scene.is_held_by(8080, "runtime")?;
     let degraded = scene.agent.get("/v1/status")?["degraded"].to_string();
     ensure!(!degraded.contains("8080"), "{degraded}");

@@ -3,11 +3,11 @@
 
 use std::os::unix::fs::symlink;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use e2e::chain::{PluginSource, folder};
-use e2e::containers::{Containerd, IMAGE, Podman};
+use e2e::containers::{Containerd, IMAGE, Podman, await_pages};
 use e2e::residue::await_no_residue;
-use e2e::{Machine, NODE, Residue, Sandbox, program, until};
+use e2e::{Machine, Residue, Sandbox, program, until};
 use serde_json::{Value, json};
 
 /// Podman's plugin list for its default network, with IPv6 added.
@@ -30,19 +30,6 @@ fn kubernetes() -> Value {
     ] })
 }
 
-/// Asserts that the web server is reachable by the hostport from the world, in both families.
-fn serves(sandbox: &Sandbox, port: u16) -> Result<()> {
-    for node in NODE {
-        let address = std::net::SocketAddr::new(node, port);
-        let page = until("the page is served", || {
-            let line = format!("curl --silent --show-error --max-time 2 http://{address}/");
-            Ok(sandbox.world.call(&line).ok())
-        });
-        assert_eq!(page.with_context(|| format!("from {address}"))?, "ok");
-    }
-    Ok(())
-}
-
 /// Deletes the network's bridge, which stays because other software may use it, and checks that
 /// nothing else is left.
 fn clean(node: &Machine, before: &Residue, bridge: &str) -> Result<()> {
@@ -58,7 +45,7 @@ fn podmans_default_network_works_with_viaduct_plugins() -> Result<()> {
     let podman = Podman::new(node, &program("cni"), &podmans_own())?;
     podman.run("web", "--publish 8080:80 --mac-address 02:00:00:00:00:77")?;
     podman.run("other", "--ip 10.88.0.99")?;
-    serves(&sandbox, 8080)?;
+    await_pages(&sandbox, 8080)?;
     let shown = podman.call("exec web /bin/ip address show eth0")?;
     for word in ["10.88.0.2/16", "fd00:88::2/64", "02:00:00:00:00:77"] {
         assert!(shown.contains(word), "no {word} in {shown}");
@@ -74,7 +61,7 @@ fn podmans_default_network_works_with_viaduct_plugins() -> Result<()> {
     );
 
     podman.call("restart --time 0 web")?;
-    serves(&sandbox, 8080)?;
+    await_pages(&sandbox, 8080)?;
     podman.call("rm --force --time 0 --all")?;
     assert_eq!(agent.get("/v1/attachments")?, json!([]));
     clean(node, &before, "cni-podman0")
@@ -100,7 +87,7 @@ fn podman_works_with_the_reference_bridge_and_viaduct_portmap() -> Result<()> {
     }
     let podman = Podman::new(node, mixed, &podmans_own())?;
     podman.run("web", "--publish 8080:80")?;
-    serves(&sandbox, 8080)?;
+    await_pages(&sandbox, 8080)?;
     let shown = agent.get("/v1/attachments")?;
     assert_eq!(shown[0]["network"], "podman", "{shown}");
     podman.call("rm --force --time 0 --all")?;
@@ -132,7 +119,7 @@ fn kubelets_pods_by_containerd_have_addresses_and_ports_in_both_families() -> Re
     let podman = Podman::new(node, &program("cni"), &kubernetes())?;
     let containerd = Containerd::start(&podman, &program("cni"))?;
     let web = containerd.run_pod("web", &[(8080, 80)])?;
-    serves(&sandbox, 8080)?;
+    await_pages(&sandbox, 8080)?;
     let listed = agent.get("/v1/attachments")?;
     assert_eq!(
         listed[0]["pod"],
@@ -158,14 +145,14 @@ fn kubelets_pods_by_containerd_have_addresses_and_ports_in_both_families() -> Re
 
     // Without an agent, kubelet's teardown succeeds, and a new pod has to wait.
     agent.kill()?;
-    serves(&sandbox, 8080)?;
+    await_pages(&sandbox, 8080)?;
     let waits = containerd.run_pod("waits", &[]).unwrap_err().to_string();
     assert!(waits.contains("no agent listens"), "{waits}");
     containerd.remove_pod(&web)?;
     agent.restart()?;
     assert_eq!(agent.get("/v1/attachments")?, json!([]));
     let again = containerd.run_pod("again", &[(8080, 80)])?;
-    serves(&sandbox, 8080)?;
+    await_pages(&sandbox, 8080)?;
     containerd.remove_pod(&again)?;
     // containerd's streaming server is a listener of its own.
     drop(containerd);

@@ -128,6 +128,7 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
         newest::ensure_reference(&steps)?;
         newest::ensure_docker(&steps)?;
         newest::ensure_prometheus(&steps)?;
+        newest::ensure_podman(&steps)?;
         netavark::ensure(&steps, &mut apt)?;
     }
     Ok(tools)

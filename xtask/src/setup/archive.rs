@@ -3,6 +3,7 @@
 //! machine's sources stay as they are.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,6 +19,10 @@ const UNPACK_LIMIT: Duration = Duration::from_mins(5);
 
 /// The keys of Debian's archive, on each Debian.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Script that unpacks every package of the folder `$2` into `$1`.
+const UNPACK_ALL: &str =
+    r#"for package in "$2"/*.deb; do dpkg-deb --extract "$package" "$1" || exit 1; done"#;
 
 /// What a suite is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +101,33 @@ impl<'a> Archive<'a> {
         let mut unpack = Command::new("dpkg-deb");
         unpack.arg("--extract").arg(file).arg(&root);
         let what = format!("unpack {package}");
+        self.steps.run(&what, &mut unpack, UNPACK_LIMIT)?;
+        Ok(root)
+    }
+
+    /// Unpacks binary packages with all that they depend on, and returns the folder with the files,
+    /// which can be the root of a process. No script of theirs has run.
+    pub(super) fn unpack_root(&self, packages: &[&str]) -> Result<PathBuf> {
+        let files = self.fresh_folder(packages[0])?;
+        let (root, archives) = (files.join("root"), files.join("archives"));
+        fs::create_dir_all(archives.join("partial"))?;
+        for folder in ["bin", "sbin", "lib", "lib64"] {
+            fs::create_dir_all(root.join("usr").join(folder))?;
+            symlink(format!("usr/{folder}"), root.join(folder))?;
+        }
+        let mut download = self.apt("apt-get");
+        let cache = format!("Dir::Cache::Archives={}", archives.display());
+        download.args(["install", "--yes", "--download-only", "-o", &cache]);
+        download.arg("--no-install-recommends").args(packages);
+        let what = format!(
+            "download {} of {} and its libraries",
+            packages[0], self.suite
+        );
+        self.steps.run(&what, &mut download, DOWNLOAD_LIMIT)?;
+        let mut unpack = Command::new("sh");
+        unpack.arg("-c").arg(UNPACK_ALL).arg("sh");
+        unpack.arg(&root).arg(&archives);
+        let what = format!("unpack {} and its libraries", packages[0]);
         self.steps.run(&what, &mut unpack, UNPACK_LIMIT)?;
         Ok(root)
     }

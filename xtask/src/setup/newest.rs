@@ -1,6 +1,6 @@
 //! Software that tests run and that is not installed, below `target/tools`: newer releases than the
-//! machine's of what Viaduct is compared with (the reference plugins and Docker), Prometheus, and
-//! etcd.
+//! machine's of what Viaduct is compared with or works with (the reference plugins, Docker and
+//! podman), Prometheus, and etcd.
 //!
 //! A release is of the first of Debian's suites whose program runs here. Where none is to be had,
 //! tests use the installed one.
@@ -26,36 +26,62 @@ const ANY: &[&str] = &["sid", "trixie", "bookworm"];
 struct Release {
     /// Its folder below `target/tools`, which has a folder for each version.
     name: &'static str,
-    /// Debian's package, and the folder of the programs in it.
+    /// Debian's package.
     package: &'static str,
-    folder: &'static str,
-    /// A program and an argument that show whether it runs here.
-    proof: (&'static str, &'static str),
+    content: Content,
     /// Suites, the preferred one first.
     suites: &'static [&'static str],
+}
+
+/// What of a release is kept.
+#[derive(Clone, Copy)]
+enum Content {
+    /// This folder of programs, if one of them runs here with this argument: built against a newer
+    /// C library, it may not.
+    Programs {
+        folder: &'static str,
+        proof: (&'static str, &'static str),
+    },
+    /// All files of the package, of these others, and of all that they depend on, with their own C
+    /// library.
+    Root(&'static [&'static str]),
 }
 
 const REFERENCE: Release = Release {
     name: "reference",
     package: "containernetworking-plugins",
-    folder: "usr/lib/cni",
-    proof: ("bridge", "--version"),
+    content: Content::Programs {
+        folder: "usr/lib/cni",
+        proof: ("bridge", "--version"),
+    },
     suites: NEWEST,
 };
 
 const DOCKER: Release = Release {
     name: "docker",
     package: "docker.io",
-    folder: "usr/sbin",
-    proof: ("dockerd", "--version"),
+    content: Content::Programs {
+        folder: "usr/sbin",
+        proof: ("dockerd", "--version"),
+    },
     suites: NEWEST,
+};
+
+/// podman 5, whose networks have drivers of others. It runs with the C library of its suite only.
+const PODMAN: Release = Release {
+    name: "podman",
+    package: "podman",
+    content: Content::Root(&["netavark", "aardvark-dns", "conmon", "crun"]),
+    suites: &["trixie"],
 };
 
 const PROMETHEUS: Release = Release {
     name: "prometheus",
     package: "prometheus",
-    folder: "usr/bin",
-    proof: ("promtool", "--version"),
+    content: Content::Programs {
+        folder: "usr/bin",
+        proof: ("promtool", "--version"),
+    },
     suites: ANY,
 };
 
@@ -63,8 +89,10 @@ const PROMETHEUS: Release = Release {
 const ETCD: Release = Release {
     name: "etcd",
     package: "etcd-server",
-    folder: "usr/bin",
-    proof: ("etcd", "--version"),
+    content: Content::Programs {
+        folder: "usr/bin",
+        proof: ("etcd", "--version"),
+    },
     suites: &["bookworm"],
 };
 
@@ -87,6 +115,11 @@ pub(super) fn ensure_reference(steps: &Steps) -> Result<()> {
 /// Unpacks the newest Docker, unless a release is there.
 pub(super) fn ensure_docker(steps: &Steps) -> Result<()> {
     DOCKER.ensure(steps)
+}
+
+/// Unpacks podman 5, unless a release is there.
+pub(super) fn ensure_podman(steps: &Steps) -> Result<()> {
+    PODMAN.ensure(steps)
 }
 
 impl Release {
@@ -125,16 +158,19 @@ impl Release {
             return Ok(false);
         };
         let version = archive.version(self.package)?;
-        let programs = archive.unpack(self.package)?.join(self.folder);
-        let (program, argument) = self.proof;
-        // Built against a newer C library, it may not run here.
-        let mut proof = Command::new(programs.join(program));
-        proof.arg(argument).stdin(Stdio::null());
-        command::output(&mut proof)?;
+        let files = match self.content {
+            Content::Programs { folder, proof } => {
+                let programs = archive.unpack(self.package)?.join(folder);
+                let mut proven = Command::new(programs.join(proof.0));
+                proven.arg(proof.1).stdin(Stdio::null());
+                command::output(&mut proven)?;
+                programs
+            }
+            Content::Root(others) => archive.unpack_root(&[&[self.package], others].concat())?,
+        };
         fs::create_dir_all(releases)?;
         let release = releases.join(version);
-        fs::rename(&programs, &release)
-            .with_context(|| format!("cannot move {}", programs.display()))?;
+        fs::rename(&files, &release).with_context(|| format!("cannot move {}", files.display()))?;
         Ok(true)
     }
 }
