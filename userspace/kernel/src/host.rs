@@ -23,7 +23,7 @@ use crate::netlink::links;
 use crate::netlink::socket::Netlink;
 use crate::node_checks::neighbour_overflows::NeighbourOverflows;
 use crate::ports::reservations::PortReservationSockets;
-use crate::process::heap;
+use crate::process::memory;
 
 /// Options of [`Host::open`].
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ impl Host {
         // Under the lock of the pins: no other agent attaches programs meanwhile.
         remove_stale_pins(&mut netlink, &programs);
         drop(bytes);
-        heap::release_free_memory();
+        memory::release_free_memory();
         Ok(Self {
             netlink,
             object,
@@ -139,7 +139,7 @@ impl Host {
         let kernel = (&self.pins, &self.probed);
         (self.object).load_again(&mut self.programs, kernel, level)?;
         self.datapath_log = log_of(&mut self.programs, level)?;
-        heap::release_free_memory();
+        memory::release_free_memory();
         Ok(())
     }
 

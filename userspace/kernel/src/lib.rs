@@ -50,7 +50,7 @@ pub use node_reader::NodeReader;
 pub use pod::namespace::Namespace;
 pub use ports::reservations::raise_file_limit;
 pub use ports::users::{PortInUse, ancestors};
-pub use process::heap::release_free_memory;
+pub use process::memory::{release_code, release_free_memory};
 pub use process::thread::ThreadId;
 pub use steps::Process;
 pub use syscall::peer_groups;

@@ -1,4 +1,4 @@
-//! This process: its threads and its heap.
+//! This process: its threads and its memory.
 
-pub(crate) mod heap;
+pub(crate) mod memory;
 pub(crate) mod thread;

@@ -20,8 +20,8 @@ use crate::config::{peers_file, pod_cidr_file, policies_file};
 use crate::docker::{self, DockerListener};
 use crate::http::socket::{ListenAddress, ReadOnlyListener, Socket};
 use crate::http::{connections, metrics_listener, routes};
-use crate::process::background;
 use crate::process::service_manager::{self, Notification};
+use crate::process::{background, memory};
 use crate::telemetry::events::{NewEvent, reports};
 use crate::telemetry::{refused_flows, stuck_engine};
 
@@ -62,6 +62,7 @@ pub(crate) async fn serve(listeners: Listeners, files: WatchedFiles, app: App) -
     let stopped = stop_signal(app.lifecycle.stop.clone())?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let app = Arc::new(app);
+    memory::release_code_of_start();
     // Before the socket exists: spooled DELs free addresses and ports that the first ADD may need.
     app.replay().await;
     app.datapath_log.follow();

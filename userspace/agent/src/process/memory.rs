@@ -15,3 +15,10 @@ pub(crate) fn disable_huge_pages() {
         );
     }
 }
+
+/// Takes the code of the start out of the resident memory, most of which is code.
+pub(crate) fn release_code_of_start() {
+    if let Err(error) = kernel::release_code() {
+        tracing::debug!(%error, "the code of the start stays in the resident memory");
+    }
+}
