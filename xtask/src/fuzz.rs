@@ -10,11 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::rungs::Count;
 use crate::{command, project, setup};
-
-/// Seconds for each target in the test ladder.
-const LADDER_SECONDS: u64 = 5;
 
 /// Seconds after which one input counts as a hang.
 const HANG_SECONDS: u64 = 20;
@@ -50,26 +46,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
         names.retain(|name| name == only);
     }
-    let count = run_all(&names, args.minutes * 60)?;
-    if !count.good {
-        bail!("{} of {} targets failed", count.failed, names.len());
-    }
-    Ok(())
-}
-
-/// Runs each target for some seconds.
-pub(crate) fn of_ladder() -> Result<Count> {
-    run_all(&targets()?, LADDER_SECONDS)
-}
-
-fn run_all(names: &[String], seconds: u64) -> Result<Count> {
     build()?;
-    let mut count = Count::of_nothing();
-    for name in names {
-        let outcome = fuzz(name, seconds).inspect_err(|error| eprintln!("{name}: {error:#}"));
-        count.add(outcome.is_ok());
+    let has_failed = |name: &&String| {
+        let ended = fuzz(name, args.minutes * 60);
+        ended
+            .inspect_err(|error| eprintln!("{name}: {error:#}"))
+            .is_err()
+    };
+    // Also after a failed one.
+    match names.iter().filter(has_failed).count() {
+        0 => Ok(()),
+        failed => bail!("{failed} of {} targets failed", names.len()),
     }
-    Ok(count)
 }
 
 /// Returns the names of all targets, in order.

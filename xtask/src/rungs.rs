@@ -10,7 +10,7 @@ use crate::binaries::{self, TestBinary};
 use crate::changed::Reach;
 use crate::setup::{self, Scope};
 use crate::side_by_side::{self, Conditions};
-use crate::{build, command, deny, dist, fuzz, metadata, package, project, style, tidy};
+use crate::{build, command, deny, dist, metadata, package, project, style, tidy};
 
 /// One rung, in the order of cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,8 +21,6 @@ pub(crate) enum Rung {
     Dependencies,
     /// Everything that needs neither root nor a BPF toolchain.
     Unit,
-    /// The fuzz targets, for some seconds each.
-    Fuzz,
     /// The kernel crate against a kernel, and the BPF object against its model.
     Netns,
     /// The real binaries in network namespaces.
@@ -42,23 +40,16 @@ pub(crate) struct Selection {
 /// The outcome of one rung.
 pub(crate) struct Outcome {
     pub(crate) rung: Rung,
-    pub(crate) passed: u64,
-    pub(crate) failed: u64,
-    pub(crate) skipped: u64,
-    /// False also when the tests did not build.
-    pub(crate) good: bool,
+    pub(crate) count: Count,
     pub(crate) time: Duration,
-    /// What test binaries printed about their failed tests, each under its title.
-    pub(crate) failures: Vec<String>,
 }
 
 impl Rung {
     /// The ladder, from the cheapest up.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::Style,
         Self::Dependencies,
         Self::Unit,
-        Self::Fuzz,
         Self::Netns,
         Self::E2e,
     ];
@@ -68,7 +59,6 @@ impl Rung {
             Self::Style => "style",
             Self::Dependencies => "deny",
             Self::Unit => "unit",
-            Self::Fuzz => "fuzz",
             Self::Netns => "netns",
             Self::E2e => "e2e",
             Self::Cluster => "cluster",
@@ -85,12 +75,8 @@ impl Rung {
         });
         Outcome {
             rung: self,
-            passed: count.passed,
-            failed: count.failed,
-            skipped: count.skipped,
-            good: count.good,
+            count,
             time: started.elapsed(),
-            failures: count.failures,
         }
     }
 
@@ -99,7 +85,6 @@ impl Rung {
             Self::Style => Ok(style_rules()),
             Self::Dependencies => deny::of_ladder(),
             Self::Unit => unit(selection),
-            Self::Fuzz => fuzz::of_ladder(),
             Self::Netns => netns(selection),
             Self::E2e => e2e(selection),
             Self::Cluster => cluster(selection),
@@ -120,6 +105,7 @@ pub(crate) struct Count {
     pub(crate) skipped: u64,
     /// Those of them that the next closing line counts as passed.
     uncounted: u64,
+    /// Whether all of them passed; false also when they did not build.
     pub(crate) good: bool,
     /// What test binaries printed about their failed tests, each under its title.
     pub(crate) failures: Vec<String>,

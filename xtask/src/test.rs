@@ -5,7 +5,7 @@ use clap::ValueEnum;
 
 use crate::changed::{self, Reach};
 use crate::metadata;
-use crate::rungs::{Outcome, Rung, Selection};
+use crate::rungs::{Count, Outcome, Rung, Selection};
 use crate::setup::{self, Scope};
 
 /// Arguments of `test`.
@@ -38,8 +38,7 @@ enum Which {
     E2e,
     /// The real binaries on nodes of a real Kubernetes, which is built once; needs root
     Cluster,
-    /// Formatting, `cargo xtask tidy`, `cargo xtask deny`, `cargo xtask fuzz` for some seconds, and
-    /// every rung but that of the cluster
+    /// Formatting, `cargo xtask tidy`, `cargo xtask deny`, and every rung but that of the cluster
     All,
 }
 
@@ -84,13 +83,13 @@ fn climb(rungs: &[Rung], selection: &Selection) -> Result<()> {
     }
     let outcomes: Vec<Outcome> = rungs.iter().map(|rung| rung.climb(selection)).collect();
     // Again, at the end of what may be thousands of lines.
-    for failure in outcomes.iter().flat_map(|it| &it.failures) {
+    for failure in outcomes.iter().flat_map(|it| &it.count.failures) {
         println!("\n{failure}");
     }
     println!("\n{}", table(&outcomes));
     let bad: Vec<&str> = outcomes
         .iter()
-        .filter(|it| !it.good)
+        .filter(|it| !it.count.good)
         .map(|it| it.rung.name())
         .collect();
     if !bad.is_empty() {
@@ -116,18 +115,15 @@ fn table(outcomes: &[Outcome]) -> String {
         "{:<8} {:>7} {:>7} {:>7} {:>8}",
         "rung", "passed", "failed", "skipped", "time"
     )];
-    for Outcome {
-        rung,
-        passed,
-        failed,
-        skipped,
-        good,
-        time,
-        failures: _,
-    } in outcomes
-    {
-        let mark = if *good { "" } else { "  ✗" };
+    for Outcome { rung, count, time } in outcomes {
+        let mark = if count.good { "" } else { "  ✗" };
         let seconds = time.as_secs_f32();
+        let Count {
+            passed,
+            failed,
+            skipped,
+            ..
+        } = count;
         lines.push(format!(
             "{:<8} {passed:>7} {failed:>7} {skipped:>7} {seconds:>6.1} s{mark}",
             rung.name()

@@ -6,6 +6,9 @@
 use std::fs;
 use std::path::Path;
 
+use model::testing::{Damage, damaged};
+use proptest::prelude::*;
+
 /// Returns path and text of the files of a fuzz target's corpus.
 fn corpus(target: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus");
@@ -29,6 +32,29 @@ fn every_request_of_the_corpus_is_parsed_or_refused() {
     }
     for (_, text) in corpus("list").into_iter().chain(corpus("api")) {
         cni::testing::texts(&text);
+    }
+}
+
+/// Returns the texts of a fuzz target's corpus.
+fn texts(target: &str) -> Vec<String> {
+    corpus(target).into_iter().map(|(_, text)| text).collect()
+}
+
+fn damaged_text(text: &str, damages: &[Damage]) -> String {
+    String::from_utf8_lossy(&damaged(text.as_bytes(), damages)).into_owned()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn damaged_requests_and_lists_are_parsed_or_refused(
+        request in proptest::sample::select(texts("request")),
+        list in proptest::sample::select(texts("list")),
+        damages in proptest::collection::vec(any::<Damage>(), 1..8),
+    ) {
+        cni::testing::request(&damaged_text(&request, &damages));
+        cni::testing::texts(&damaged_text(&list, &damages));
     }
 }
 

@@ -68,17 +68,37 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use model::testing::{Damage, damaged};
     use proptest::prelude::*;
 
     use super::*;
 
+    fn corpus() -> Vec<Vec<u8>> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/netlink");
+        let files = fs::read_dir(folder).unwrap();
+        let bytes: Vec<_> = files
+            .map(|file| fs::read(file.unwrap().path()).unwrap())
+            .collect();
+        assert!(!bytes.is_empty(), "the corpus has files");
+        bytes
+    }
+
     #[test]
     fn every_answer_of_the_corpus_is_parsed_or_refused() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/netlink");
-        let files: Vec<_> = fs::read_dir(folder).unwrap().collect();
-        assert!(!files.is_empty(), "the corpus has files");
-        for file in files {
-            answers(&fs::read(file.unwrap().path()).unwrap());
+        for bytes in corpus() {
+            answers(&bytes);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn damaged_answers_are_parsed_or_refused(
+            bytes in proptest::sample::select(corpus()),
+            damages in proptest::collection::vec(any::<Damage>(), 1..8),
+        ) {
+            answers(&damaged(&bytes, &damages));
         }
     }
 

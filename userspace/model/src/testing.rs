@@ -15,6 +15,32 @@ pub fn parse<T: FromStr<Err: Debug>>(text: &str) -> T {
     text.parse().expect(text)
 }
 
+/// Damage to the bytes of an input: a place, a number of bytes, and a value.
+pub type Damage = (u16, u8, u8);
+
+/// Returns `bytes`, damaged. Each damage writes its value, or removes or repeats its number of
+/// bytes, at its place modulo the length; the lowest bits of the value select what.
+pub fn damaged(bytes: &[u8], damages: &[Damage]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for &(place, number, value) in damages {
+        let start = usize::from(place) % (bytes.len() + 1);
+        let end = (start + usize::from(number)).min(bytes.len());
+        match value % 4 {
+            0 => drop(bytes.drain(start..end)),
+            1 => {
+                let part = bytes[start..end].to_vec();
+                drop(bytes.splice(start..start, part));
+            }
+            _ => {
+                if let Some(byte) = bytes.get_mut(start) {
+                    *byte = value;
+                }
+            }
+        }
+    }
+    bytes
+}
+
 /// Returns a network with one range set per CIDR.
 ///
 /// # Panics

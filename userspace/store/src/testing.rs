@@ -118,6 +118,7 @@ fn create() -> Result<Files, StoreError> {
 mod tests {
     use std::path::Path;
 
+    use model::testing::{Damage, damaged};
     use proptest::prelude::*;
 
     use super::*;
@@ -156,6 +157,20 @@ mod tests {
         fs::write(journal::path_beside(&path), journal).unwrap();
         let store = Store::open(&path).unwrap();
         assert_eq!((store.records().len(), store.networks().len()), (1, 1));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2048))]
+
+        #[test]
+        fn damaged_journals_and_values_are_read_or_refused(
+            lines in proptest::sample::select(corpus("journal")),
+            value in proptest::sample::select(corpus("database")),
+            damages in proptest::collection::vec(any::<Damage>(), 1..8),
+        ) {
+            journal(&damaged(&lines, &damages));
+            values(&damaged(&value, &damages));
+        }
     }
 
     proptest! {
