@@ -17,7 +17,7 @@ use crate::packet_cost::{BURST, PAYLOAD, above_bare};
 use crate::pinned;
 use crate::plan::{Plan, print_line};
 use crate::row::{Row, Rows};
-use crate::topology::{self, PORTS, Topology, Way, client};
+use crate::topology::{self, PORTS, Topology, Viaduct, Way, client};
 
 /// Shortest sample. With many flows it lasts until each has sent.
 const SAMPLE: Duration = Duration::from_millis(50);
@@ -26,13 +26,15 @@ const BEFORE: usize = 12;
 /// Time after which the offloaded flows are counted again: the agent counts every two seconds.
 const COUNTED: Duration = Duration::from_millis(2500);
 /// Time after which flows must bypass the rules.
-const OFFLOADED: Duration = Duration::from_mins(1);
+const OFFLOADED: Duration = Duration::from_mins(2);
 /// Most sockets of a sender.
 const SOCKETS: u32 = 1000;
 /// Time after which a packet is lost.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// First of the ports on which the receiver of a pod's packets listens.
 const FIRST_PORT: u16 = 20_000;
+/// First and last of these ports with the most flows.
+pub(crate) const RECEIVING_PORTS: [u16; 2] = [FIRST_PORT, FIRST_PORT + 99];
 
 /// The flows of one way through one system: one for each sender in each lane.
 struct Crowd {
@@ -51,6 +53,9 @@ struct Lane {
     /// Index of the socket that receives.
     receiver: usize,
 }
+
+/// Makes the systems of one measurement.
+type MakeSystems<'a> = dyn Fn() -> Result<Vec<Topology>> + 'a;
 
 /// Whether the receivers of flows have answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,44 +85,57 @@ impl Replies {
 }
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
-    let mut rows = Rows::default();
-    let is_beside = plan.company.name().is_some();
     let sizes = plan.pick(
         &[10, 1000, 10_000][..],
         &[1, 10, 1000, 5000, 10_000, 100_000][..],
     );
+    let mut rows = measure_sizes(plan, sizes, &|| topology::all(plan.company))?;
+    let above = above_bare(&rows);
+    rows.extend(above);
+    Ok(rows)
+}
+
+/// Measures these numbers of flows on each way. `make` makes the systems.
+pub(crate) fn measure_sizes(
+    plan: &Plan,
+    sizes: &[u32],
+    make: &MakeSystems<'_>,
+) -> Result<Vec<Row>> {
+    let mut rows = Rows::default();
+    let is_beside = plan.company.name().is_some();
     for way in Way::ALL {
         for flows in sizes {
             for replies in Replies::of(is_beside) {
-                measure_one(plan, way, (*flows, *replies), &mut rows)?;
+                measure_one(plan, &make()?, way, (*flows, *replies), &mut rows)?;
             }
         }
     }
-    let above = above_bare(&rows.0);
-    rows.0.extend(above);
     Ok(rows.0)
 }
 
-/// Measures one number of flows. Each has nodes of its own, since flows of an earlier measurement
+/// Measures one number of flows. Each has systems of its own, since flows of an earlier measurement
 /// would still fill their tables.
 fn measure_one(
     plan: &Plan,
+    systems: &[Topology],
     way: Way,
     (flows, replies): (u32, Replies),
     rows: &mut Rows,
 ) -> Result<()> {
-    let systems = topology::all(plan.company)?;
     let is_beside = plan.company.name().is_some();
     let crowds: Vec<_> = systems
         .iter()
         .map(|it| -> Result<Crowd> {
             let crowd = open(it, way, flows)?;
             crowd
-                .establish(it, replies, is_beside)
+                .establish(replies)
                 .with_context(|| format!("{} through {}", way.name(), it.system))?;
             Ok(crowd)
         })
         .collect::<Result<_>>()?;
+    if is_beside {
+        await_offload(systems, &crowds)?;
+    }
     let name = format!("{}{}", way.name(), replies.suffix());
     let what = format!("{name}, {flows} flows");
     plan.interleave(&what, plan.rounds(), &crowds, |crowd| {
@@ -127,6 +145,40 @@ fn measure_one(
         rows.push(row.at("flows", flows.into()), cost);
         Ok(())
     })
+}
+
+/// Sends packets of each flow until those of all systems are offloaded. The systems take turns: the
+/// offload of a flow ends where it is silent while flows of another system are established.
+fn await_offload(systems: &[Topology], crowds: &[Crowd]) -> Result<()> {
+    let start = Instant::now();
+    let pairs = systems.iter().zip(crowds);
+    let offloading: Vec<(&Viaduct, &Crowd)> = pairs
+        .filter_map(|(system, crowd)| Some((system.viaduct()?, crowd)))
+        .collect();
+    let mut before = vec![0; offloading.len()];
+    loop {
+        let mut is_stable = true;
+        for ((viaduct, crowd), before) in offloading.iter().zip(&mut before) {
+            let offloaded = viaduct.offloaded()?;
+            // A pod with very many flows has its share of the table only.
+            let grows = *before == 0 || offloaded > *before + *before / 50;
+            is_stable &= offloaded >= u64::from(crowd.flows) || !grows;
+            *before = offloaded;
+        }
+        if is_stable {
+            print_line(&format!(
+                "   flow directions that bypass the rules: {before:?}"
+            ));
+            return Ok(());
+        }
+        ensure!(start.elapsed() < OFFLOADED, "flows are still offloaded");
+        let counted = Instant::now();
+        while counted.elapsed() < COUNTED {
+            for (_, crowd) in &offloading {
+                crowd.turn()?;
+            }
+        }
+    }
 }
 
 /// Opens the sockets.
@@ -184,29 +236,13 @@ fn ipv4(address: IpAddr) -> Result<in_addr> {
 }
 
 impl Crowd {
-    /// Sends packets of each flow until it is established and cached; beside other software's
-    /// rules, until it is offloaded.
-    fn establish(&self, topology: &Topology, replies: Replies, is_beside: bool) -> Result<()> {
+    /// Sends packets of each flow until it is established and cached.
+    fn establish(&self, replies: Replies) -> Result<()> {
         if replies == Replies::One {
             self.answers()?;
         }
         for _ in 0..BEFORE {
             self.turn()?;
-        }
-        let (start, mut before) = (Instant::now(), 0);
-        while is_beside && let Some(offloaded) = topology.offloaded()? {
-            // A pod with very many flows has its share of the table only.
-            let is_stable = before > 0 && offloaded <= before + before / 50;
-            if offloaded >= u64::from(self.flows) || is_stable {
-                print_line(&format!("   {offloaded} flow directions bypass the rules"));
-                break;
-            }
-            ensure!(start.elapsed() < OFFLOADED, "no flow is offloaded");
-            before = offloaded;
-            let counted = Instant::now();
-            while counted.elapsed() < COUNTED {
-                self.turn()?;
-            }
         }
         Ok(())
     }

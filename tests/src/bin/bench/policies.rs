@@ -1,5 +1,5 @@
-//! Cost of network policies: of packets of established flows, of the first packets of new flows,
-//! and of new connections, beside the same agent without policies.
+//! Cost of network policies: of packets of established flows, few and many, of the first packets of
+//! new flows, and of new connections, beside the same agent without policies.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -9,13 +9,13 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::WORLD;
 use serde_json::{Value, json};
 
-use crate::connect;
 use crate::goals::Goal;
 use crate::packet_cost::{self, PAYLOAD};
 use crate::pinned;
 use crate::plan::Plan;
 use crate::row::{Row, Rows, system};
 use crate::topology::{self, POD_CIDR, PORTS, Path, Topology, Way};
+use crate::{connect, flows};
 
 /// Policies of the measured pods.
 const POLICIES: u32 = 1000;
@@ -23,6 +23,8 @@ const POLICIES: u32 = 1000;
 const PODS_EACH: u32 = 10;
 /// Flows of one sample.
 const FLOWS: u16 = 200;
+/// Established flows that send in turns.
+const MANY: &[u32] = &[1000, 10_000];
 /// Source port of the first flow; each flow of a run has its own.
 const FIRST_PORT: u16 = 10_000;
 
@@ -46,8 +48,11 @@ const fn goal(subject: &'static str, bound: f64) -> Goal {
 }
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
-    let systems = topology::with_and_without_policies(plan.company, &policies())?;
-    let mut rows = packet_cost::measure_systems(plan, &systems)?;
+    let policies = policies();
+    let make = || topology::with_and_without_policies(plan.company, &policies);
+    let mut rows = flows::measure_sizes(plan, MANY, &make)?;
+    let systems = make()?;
+    rows.extend(packet_cost::measure_systems(plan, &systems)?);
     for way in Way::ALL {
         rows.extend(first_packets(plan, &systems, way)?);
     }
@@ -58,9 +63,11 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
 /// Returns policies that all select the measured pods. Each one allows the ports of ten pods of the
 /// cluster; those of the last are the measured ones. One more policy allows the world.
 fn policies() -> Value {
+    let many = flows::RECEIVING_PORTS;
     let ports = json!([
         { "protocol": "tcp", "port": PORTS[0], "last_port": PORTS[1] },
         { "protocol": "udp", "port": PORTS[0], "last_port": PORTS[1] },
+        { "protocol": "udp", "port": many[0], "last_port": many[1] },
     ]);
     let group = |number: u32| format!("pods-{number}");
     let policy = |number: u32| {

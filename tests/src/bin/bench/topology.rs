@@ -94,14 +94,8 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// Returns the number of flow directions that bypass other software's rules, as counted in the
-    /// last two seconds; `None` for systems that offload none.
-    pub(crate) fn offloaded(&self) -> Result<Option<u64>> {
-        self.viaduct().map(Viaduct::offloaded).transpose()
-    }
-
     /// Returns the node with its agent; `None` for other systems.
-    fn viaduct(&self) -> Option<&Viaduct> {
+    pub(crate) fn viaduct(&self) -> Option<&Viaduct> {
         self.parts.downcast_ref::<Viaduct>()
     }
 

@@ -42,7 +42,7 @@ impl Viaduct {
     }
 
     /// Returns the number of flow directions that bypass other software's rules.
-    pub(super) fn offloaded(&self) -> Result<u64> {
+    pub(crate) fn offloaded(&self) -> Result<u64> {
         let status = self.agent.get("/v1/status")?;
         (status["bypass"]["offload"]["offloaded"].as_u64()).context("no count in the status")
     }
