@@ -98,6 +98,9 @@ node_checks! {
     /// The agent's configuration file is valid, as far as the following checks need it.
     Configuration = "configuration",
         do "Correct the file; `viaductd --config FILE --check-config` names every invalid key.";
+    /// The agent's peers file is valid, and nothing prevents routes or tunnels to each peer.
+    Peers = "peers",
+        do "Correct the list of peers, or the software that writes it.";
     /// Software with rules for forwarded packets, and defaults of its tables that drop packets of
     /// pods.
     Firewall = "firewall",

@@ -38,6 +38,14 @@ pub enum InvalidPeer {
         /// The address.
         address: IpAddr,
     },
+    /// A prefix or an address is none.
+    #[error("peer {peer}: {why}")]
+    Text {
+        /// Name of the peer.
+        peer: PeerName,
+        /// What was read, and why it is invalid.
+        why: String,
+    },
     /// The list has more prefixes than [`Peers::MAX_PREFIXES`].
     #[error("the peers have {0} prefixes: {max} is the maximum", max = Peers::MAX_PREFIXES)]
     TooMany(usize),
@@ -68,6 +76,29 @@ impl Peer {
             prefixes,
             addresses,
         })
+    }
+
+    /// Parses a peer as requests and files have it. Host bits of prefixes are ignored.
+    ///
+    /// Fails at the first text that is invalid, and names the peer.
+    pub fn parse(
+        name: &str,
+        prefixes: &[String],
+        addresses: &[String],
+    ) -> Result<Self, InvalidPeer> {
+        let name: PeerName = name.parse()?;
+        let invalid = |why: String| InvalidPeer::Text {
+            peer: name.clone(),
+            why,
+        };
+        let prefix = |text: &String| Cidr::masked(text).map_err(|error| invalid(error.to_string()));
+        let address = |text: &String| {
+            let parsed: Result<IpAddr, _> = text.parse();
+            parsed.map_err(|error| invalid(format!("{text:?}: {error}")))
+        };
+        let prefixes: Vec<Cidr> = prefixes.iter().map(prefix).collect::<Result<_, _>>()?;
+        let addresses: Vec<IpAddr> = addresses.iter().map(address).collect::<Result<_, _>>()?;
+        Self::new(name, prefixes, addresses)
     }
 
     /// Returns the name.

@@ -17,6 +17,7 @@ use crate::forwarding::{
 };
 use crate::node_check::{NodeCondition, check_query, conditions, mtu_of_ports};
 use crate::own_links::OwnLinks;
+use crate::peers::{PeerProblem, plan_peers};
 use crate::uplink::uplinks;
 use crate::{NodeIntent, Records};
 
@@ -75,6 +76,11 @@ impl<'a> NodePreview<'a> {
                 .filter_map(|bridge| mtu_of_ports(bridge, &self.observed)),
         );
         found
+    }
+
+    /// Returns what would prevent routes or tunnels to peers.
+    pub fn peer_problems(&self) -> Vec<PeerProblem> {
+        plan_peers(self.intent, &self.observed).problems
     }
 
     /// Returns the links by which packets leave the node.

@@ -1,10 +1,8 @@
 //! Parser of peers: a JSON list becomes a validated one, completely or not at all.
 
-use std::net::IpAddr;
-
 use anyhow::{Context as _, Result};
 use api::PeerSetting;
-use model::{Cidr, Peer, PeerName, Peers};
+use model::{InvalidPeer, Peer, Peers};
 
 /// Parses the text of a file: a JSON list of [`PeerSetting`].
 pub(crate) fn parse(text: &str) -> Result<Peers> {
@@ -14,25 +12,9 @@ pub(crate) fn parse(text: &str) -> Result<Peers> {
 
 /// Validates a list. Host bits of prefixes are ignored. Errors name the peer.
 pub(crate) fn validate(settings: &[PeerSetting]) -> Result<Peers> {
-    let peers: Result<Vec<Peer>> = settings.iter().map(peer).collect();
+    let peer = |it: &PeerSetting| Peer::parse(&it.name, &it.prefixes, &it.addresses);
+    let peers: Result<Vec<Peer>, InvalidPeer> = settings.iter().map(peer).collect();
     Ok(Peers::new(peers?)?)
-}
-
-fn peer(setting: &PeerSetting) -> Result<Peer> {
-    let name: PeerName = setting.name.parse()?;
-    let of_peer = || format!("peer {name}");
-    let prefix = |text: &String| Cidr::masked(text).with_context(of_peer);
-    let prefixes: Vec<Cidr> = setting.prefixes.iter().map(prefix).collect::<Result<_>>()?;
-    let address = |text: &String| {
-        let parsed: Result<IpAddr, _> = text.parse();
-        parsed.with_context(|| format!("peer {name}: {text:?}"))
-    };
-    let addresses: Vec<IpAddr> = setting
-        .addresses
-        .iter()
-        .map(address)
-        .collect::<Result<_>>()?;
-    Ok(Peer::new(name.clone(), prefixes, addresses)?)
 }
 
 #[cfg(test)]

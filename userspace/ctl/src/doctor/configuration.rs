@@ -4,9 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use model::{Cidr, HairpinMode, IfName, Network, NodeCheck, RangeSet};
-use planner::{BypassMode, ForwardingMode, NodeIntent};
+use api::PeerSetting;
+use model::{Cidr, HairpinMode, IfName, Network, NodeCheck, Peer, Peers, RangeSet};
+use planner::{
+    BetweenNodes, BypassMode, ForwardingMode, NodeIntent, PeerIntent, PeerOptions, TunnelOptions,
+};
 use serde::Deserialize;
 
 use super::files::Files;
@@ -25,6 +29,11 @@ struct Keys {
     bypass_netfilter: Option<String>,
     forwarding: Option<String>,
     cgroup: Option<PathBuf>,
+    peers_file: Option<String>,
+    between_nodes: Option<String>,
+    node_name: Option<String>,
+    tunnel_vni: Option<u32>,
+    tunnel_port: Option<u16>,
 }
 
 /// What an agent with the configuration would make of the node.
@@ -34,6 +43,8 @@ pub(super) struct Configuration {
     pub(super) forwarding: ForwardingMode,
     /// The cgroup that the operator has chosen.
     pub(super) cgroup: Option<PathBuf>,
+    /// What is wrong with the peers file, if there is one.
+    pub(super) peers_file: Option<Check>,
 }
 
 /// Reads the file at `path`. Without one, and with one that is broken, the result has no network.
@@ -51,7 +62,14 @@ pub(super) fn read(files: Files<'_>, path: &str) -> (Configuration, Check) {
     let keys = toml::from_str(&text).map_err(|error| error.message().to_owned());
     let checked = keys.and_then(|mut keys: Keys| {
         let check = pod_cidrs(files, path, &mut keys)?;
-        Ok((configuration(&keys)?, check))
+        let mut configured = configuration(&keys)?;
+        if let Some(file) = &keys.peers_file {
+            match peers(files, file) {
+                Ok(peers) => configured.intent.peers.peers = Some(Arc::new(peers)),
+                Err(check) => configured.peers_file = Some(check),
+            }
+        }
+        Ok((configured, check))
     });
     checked.unwrap_or_else(|error: String| {
         let check = Check::fail(NodeCheck::Configuration, format!("{path}: {error}"));
@@ -102,6 +120,48 @@ fn pod_cidrs(files: Files<'_>, path: &str, keys: &mut Keys) -> Result<Check, Str
     Ok(Check::ok(NodeCheck::Configuration, text))
 }
 
+/// Reads the peers file.
+fn peers(files: Files<'_>, file: &str) -> Result<Peers, Check> {
+    // A FIFO would not end.
+    let text = files.path(file).is_file().then(|| files.read(file));
+    let Some(text) = text.flatten() else {
+        let text = format!("the peers-file {file} cannot be read: no routes lead to peers yet");
+        return Err(Check::warn(NodeCheck::Peers, text)
+            .with_advice("Start the software that writes the file."));
+    };
+    parse_peers(&text).map_err(|why| {
+        let text = format!("the agent ignores the peers-file {file}: {why}");
+        Check::warn(NodeCheck::Peers, text)
+    })
+}
+
+fn parse_peers(text: &str) -> Result<Peers, String> {
+    let settings: Vec<PeerSetting> =
+        serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
+    let peer = |it: &PeerSetting| Peer::parse(&it.name, &it.prefixes, &it.addresses);
+    let peers: Result<Vec<Peer>, _> = settings.iter().map(peer).collect();
+    let list = peers.and_then(Peers::new);
+    list.map_err(|error| error.to_string())
+}
+
+/// Returns how the node would be connected with its peers, without the peers.
+fn between_nodes(keys: &Keys) -> Result<PeerIntent, String> {
+    let mode = keys.between_nodes.as_deref();
+    let node = keys.node_name.as_deref();
+    Ok(PeerIntent {
+        peers: None,
+        options: PeerOptions {
+            between_nodes: value("between-nodes", mode.unwrap_or(BetweenNodes::Direct.name()))?,
+            tunnel: TunnelOptions {
+                vni: keys.tunnel_vni.unwrap_or(TunnelOptions::VNI),
+                port: keys.tunnel_port.unwrap_or(TunnelOptions::PORT),
+                node: node.map(|name| value("node-name", name)).transpose()?,
+            },
+            ..PeerOptions::default()
+        },
+    })
+}
+
 fn ranges(lists: &[String]) -> Result<Vec<RangeSet>, String> {
     items(lists)
         .map(|item| {
@@ -141,6 +201,7 @@ fn configuration(keys: &Keys) -> Result<Configuration, String> {
             },
             uplinks,
             non_masquerade,
+            peers: between_nodes(keys)?,
             bypass: value(
                 "bypass-netfilter",
                 bypass.unwrap_or(BypassMode::Auto.name()),
@@ -152,6 +213,7 @@ fn configuration(keys: &Keys) -> Result<Configuration, String> {
             forwarding.unwrap_or(ForwardingMode::Auto.name()),
         )?,
         cgroup: keys.cgroup.clone(),
+        peers_file: None,
     })
 }
 

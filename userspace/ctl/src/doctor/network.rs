@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ::kernel::{NodeReader, Observe, ObserveError};
 use model::{DegradedReason, NodeCheck};
-use planner::{DefaultState, DroppingDefault, NodeCondition, NodePreview};
+use planner::{DefaultState, DroppingDefault, NodeCondition, NodePreview, PeerProblem};
 use steps::{ForwardTables, ForwardingQuery, NodeQuery};
 
 use super::configuration::Configuration;
@@ -59,6 +59,7 @@ fn check(configured: &Configuration, serves: bool) -> Result<Vec<Check>, Observe
         checks.extend(defaults.iter().filter_map(dropped));
     }
     checks.push(uplinks(&preview));
+    checks.extend(peers(configured, &preview));
     if configured.intent.networks.is_empty() {
         return Ok(checks);
     }
@@ -144,6 +145,25 @@ fn uplinks(preview: &NodePreview<'_>) -> Check {
         NodeCheck::Network,
         format!("packets leave the node through {}", names.join(", ")),
     )
+}
+
+/// Returns what would prevent routes or tunnels to the peers of the peers file; nothing without
+/// one.
+pub(super) fn peers(configured: &Configuration, preview: &NodePreview<'_>) -> Vec<Check> {
+    let Some(peers) = &configured.intent.peers.peers else {
+        return configured.peers_file.iter().cloned().collect();
+    };
+    let problems = preview.peer_problems();
+    if problems.is_empty() {
+        let count = peers.list().len();
+        let text =
+            format!("nothing prevents routes or tunnels to the {count} nodes of the peers-file");
+        return vec![Check::ok(NodeCheck::Peers, text)];
+    }
+    let check = |problem: &PeerProblem| {
+        Check::fail(NodeCheck::Peers, problem.to_string()).because(problem.kind().reason())
+    };
+    problems.iter().map(check).collect()
 }
 
 fn conditions(found: &[NodeCondition]) -> Vec<Check> {

@@ -1,5 +1,6 @@
 //! Tests of `viaductctl doctor`: each check on a root directory of its own.
 
+mod peers;
 mod pod_cidrs;
 
 use api::{Degraded, FeatureView, NetworkView, Version};
