@@ -52,7 +52,7 @@ pub use network_policy::{
     PolicyPeer, PolicyPort, PolicyRule, refuse_mapped,
 };
 pub use node_check::NodeCheck;
-pub use peer::{InvalidPeer, Peer, Peers};
+pub use peer::{InvalidPeer, Peer, PeerTexts, Peers};
 pub use port::{PortMapping, PortRange, Protocol, StandbyPort, UnknownProtocol};
 pub use port_set::PortSet;
 pub use printable::{printable, printable_json, printable_lines};

@@ -54,6 +54,9 @@ pub enum InvalidPeer {
     Syntax(String),
 }
 
+/// Name, prefixes and addresses of a peer, as requests and files have them.
+pub type PeerTexts<'a> = (&'a str, &'a [String], &'a [String]);
+
 impl Peer {
     /// Returns a peer with its prefixes and addresses in the given order, each once.
     pub fn new(
@@ -78,14 +81,7 @@ impl Peer {
         })
     }
 
-    /// Parses a peer as requests and files have it. Host bits of prefixes are ignored.
-    ///
-    /// Fails at the first text that is invalid, and names the peer.
-    pub fn parse(
-        name: &str,
-        prefixes: &[String],
-        addresses: &[String],
-    ) -> Result<Self, InvalidPeer> {
+    fn parse((name, prefixes, addresses): PeerTexts<'_>) -> Result<Self, InvalidPeer> {
         let name: PeerName = name.parse()?;
         let invalid = |why: String| InvalidPeer::Text {
             peer: name.clone(),
@@ -160,6 +156,14 @@ impl Peers {
             return Err(InvalidPeer::TooMany(prefixes));
         }
         Ok(Self(peers))
+    }
+
+    /// Parses a list. Host bits of prefixes are ignored.
+    ///
+    /// Fails at the first text that is invalid, and names its peer.
+    pub fn parse<'a>(peers: impl IntoIterator<Item = PeerTexts<'a>>) -> Result<Self, InvalidPeer> {
+        let parsed: Result<Vec<Peer>, InvalidPeer> = peers.into_iter().map(Peer::parse).collect();
+        Self::new(parsed?)
     }
 
     /// Returns the peers.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use api::PeerSetting;
-use model::{InvalidPeer, Peer, Peers};
+use model::Peers;
 
 /// Parses the text of a file: a JSON list of [`PeerSetting`].
 pub(crate) fn parse(text: &str) -> Result<Peers> {
@@ -12,9 +12,10 @@ pub(crate) fn parse(text: &str) -> Result<Peers> {
 
 /// Validates a list. Host bits of prefixes are ignored. Errors name the peer.
 pub(crate) fn validate(settings: &[PeerSetting]) -> Result<Peers> {
-    let peer = |it: &PeerSetting| Peer::parse(&it.name, &it.prefixes, &it.addresses);
-    let peers: Result<Vec<Peer>, InvalidPeer> = settings.iter().map(peer).collect();
-    Ok(Peers::new(peers?)?)
+    let texts = settings
+        .iter()
+        .map(|it| (&*it.name, &*it.prefixes, &*it.addresses));
+    Ok(Peers::parse(texts)?)
 }
 
 #[cfg(test)]

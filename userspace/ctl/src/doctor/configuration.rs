@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use api::PeerSetting;
-use model::{Cidr, HairpinMode, IfName, Network, NodeCheck, Peer, Peers, RangeSet};
+use model::{Cidr, HairpinMode, IfName, Network, NodeCheck, Peers, RangeSet};
 use planner::{
     BetweenNodes, BypassMode, ForwardingMode, NodeIntent, PeerIntent, PeerOptions, TunnelOptions,
 };
@@ -82,9 +82,8 @@ pub(super) fn read(files: Files<'_>, path: &str) -> (Configuration, Check) {
 fn pod_cidrs(files: Files<'_>, path: &str, keys: &mut Keys) -> Result<Check, String> {
     let mut source = path.to_owned();
     if let Some(file) = keys.pod_cidr_file.clone() {
-        // A FIFO would not end.
-        let text = files.path(&file).is_file().then(|| files.read(&file));
-        let lists = text.flatten().map(|text| vec![text.replace('\n', ",")]);
+        let text = files.read_regular(&file);
+        let lists = text.map(|text| vec![text.replace('\n', ",")]);
         match lists.map(|lists| (ranges(&lists), lists)) {
             Some((Ok(found), lists)) if !found.is_empty() => {
                 keys.pod_cidr = lists;
@@ -122,9 +121,7 @@ fn pod_cidrs(files: Files<'_>, path: &str, keys: &mut Keys) -> Result<Check, Str
 
 /// Reads the peers file.
 fn peers(files: Files<'_>, file: &str) -> Result<Peers, Check> {
-    // A FIFO would not end.
-    let text = files.path(file).is_file().then(|| files.read(file));
-    let Some(text) = text.flatten() else {
+    let Some(text) = files.read_regular(file) else {
         let text = format!("the peers-file {file} cannot be read: no routes lead to peers yet");
         return Err(Check::warn(NodeCheck::Peers, text)
             .with_advice("Start the software that writes the file."));
@@ -138,10 +135,10 @@ fn peers(files: Files<'_>, file: &str) -> Result<Peers, Check> {
 fn parse_peers(text: &str) -> Result<Peers, String> {
     let settings: Vec<PeerSetting> =
         serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
-    let peer = |it: &PeerSetting| Peer::parse(&it.name, &it.prefixes, &it.addresses);
-    let peers: Result<Vec<Peer>, _> = settings.iter().map(peer).collect();
-    let list = peers.and_then(Peers::new);
-    list.map_err(|error| error.to_string())
+    let texts = settings
+        .iter()
+        .map(|it| (&*it.name, &*it.prefixes, &*it.addresses));
+    Peers::parse(texts).map_err(|error| error.to_string())
 }
 
 /// Returns how the node would be connected with its peers, without the peers.

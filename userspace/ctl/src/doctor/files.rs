@@ -34,6 +34,12 @@ impl<'a> Files<'a> {
         Some(text.trim().to_owned())
     }
 
+    /// As [`Files::read`], for a path that the operator has chosen: a FIFO would not end.
+    pub(super) fn read_regular(self, file: &str) -> Option<String> {
+        let is_regular = self.path(file).is_file();
+        is_regular.then(|| self.read(file)).flatten()
+    }
+
     /// Returns the number that a file contains.
     pub(super) fn number(self, file: &str) -> Option<u64> {
         self.read(file)?.parse().ok()
