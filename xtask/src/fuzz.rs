@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::{command, project, setup};
 
@@ -47,17 +47,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         names.retain(|name| name == only);
     }
     build()?;
-    let has_failed = |name: &&String| {
-        let ended = fuzz(name, args.minutes * 60);
-        ended
-            .inspect_err(|error| eprintln!("{name}: {error:#}"))
-            .is_err()
-    };
-    // Also after a failed one.
-    match names.iter().filter(has_failed).count() {
-        0 => Ok(()),
-        failed => bail!("{failed} of {} targets failed", names.len()),
+    let mut failed = 0;
+    for name in &names {
+        if let Err(error) = fuzz(name, args.minutes * 60) {
+            eprintln!("{name}: {error:#}");
+            failed += 1;
+        }
     }
+    ensure!(failed == 0, "{failed} of {} targets failed", names.len());
+    Ok(())
 }
 
 /// Returns the names of all targets, in order.

@@ -1,28 +1,14 @@
 //! Replay of the fuzz corpus: requests and configurations of runtimes, and inputs that once broke a
 //! parser.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::fs;
-use std::path::Path;
-
 use model::testing::{Damage, damaged};
 use proptest::prelude::*;
 
-/// Returns path and text of the files of a fuzz target's corpus.
+/// Returns name and text of the files of a fuzz target's corpus.
 fn corpus(target: &str) -> Vec<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus");
-    let mut files: Vec<_> = fs::read_dir(folder.join(target))
-        .unwrap()
-        .map(|file| {
-            let path = file.unwrap().path();
-            let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
-            (path.display().to_string(), text)
-        })
-        .collect();
-    files.sort();
-    assert!(!files.is_empty(), "the corpus of {target} has files");
-    files
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let files = model::testing::corpus(target).into_iter();
+    files.map(|(name, bytes)| (name, text(bytes))).collect()
 }
 
 #[test]

@@ -65,27 +65,18 @@ fn rulesets(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    use model::testing::{Damage, damaged};
+    use model::testing::{Damage, corpus, damaged};
     use proptest::prelude::*;
 
     use super::*;
 
-    fn corpus() -> Vec<Vec<u8>> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/netlink");
-        let files = fs::read_dir(folder).unwrap();
-        let bytes: Vec<_> = files
-            .map(|file| fs::read(file.unwrap().path()).unwrap())
-            .collect();
-        assert!(!bytes.is_empty(), "the corpus has files");
-        bytes
+    fn recorded() -> Vec<Vec<u8>> {
+        corpus("netlink").into_values().collect()
     }
 
     #[test]
     fn every_answer_of_the_corpus_is_parsed_or_refused() {
-        for bytes in corpus() {
+        for bytes in recorded() {
             answers(&bytes);
         }
     }
@@ -95,7 +86,7 @@ mod tests {
 
         #[test]
         fn damaged_answers_are_parsed_or_refused(
-            bytes in proptest::sample::select(corpus()),
+            bytes in proptest::sample::select(recorded()),
             damages in proptest::collection::vec(any::<Damage>(), 1..8),
         ) {
             answers(&damaged(&bytes, &damages));

@@ -2,7 +2,10 @@
 //!
 //! The functions panic where a text is not of the type: the texts are a test's own.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::fs;
+use std::path::Path;
 use std::str::FromStr;
 
 use crate::{AttachmentKey, BridgeOptions, HairpinMode, Network, Range, RangeSet};
@@ -13,6 +16,24 @@ use crate::{AttachmentKey, BridgeOptions, HairpinMode, Network, Range, RangeSet}
 /// If the text is not valid.
 pub fn parse<T: FromStr<Err: Debug>>(text: &str) -> T {
     text.parse().expect(text)
+}
+
+/// Returns the files of a fuzz target's corpus, by name.
+///
+/// # Panics
+/// If there is none, or if one cannot be read.
+pub fn corpus(target: &str) -> BTreeMap<String, Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus");
+    let entries = fs::read_dir(folder.join(target)).expect("a folder");
+    let files: BTreeMap<_, _> = entries
+        .map(|entry| {
+            let entry = entry.expect("an entry");
+            let bytes = fs::read(entry.path()).expect("a file that can be read");
+            (entry.file_name().display().to_string(), bytes)
+        })
+        .collect();
+    assert!(!files.is_empty(), "the corpus of {target} has files");
+    files
 }
 
 /// Damage to the bytes of an input: a place, a number of bytes, and a value.

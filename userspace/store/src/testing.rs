@@ -116,33 +116,25 @@ fn create() -> Result<Files, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use model::testing::{Damage, damaged};
+    use model::testing::{Damage, corpus, damaged};
     use proptest::prelude::*;
 
     use super::*;
 
-    fn corpus(target: &str) -> Vec<Vec<u8>> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus");
-        let files = fs::read_dir(folder.join(target)).unwrap();
-        let bytes: Vec<_> = files
-            .map(|file| fs::read(file.unwrap().path()).unwrap())
-            .collect();
-        assert!(!bytes.is_empty(), "the corpus of {target} has files");
-        bytes
+    fn files(target: &str) -> Vec<Vec<u8>> {
+        corpus(target).into_values().collect()
     }
 
     #[test]
     fn every_journal_of_the_corpus_is_read_or_refused() {
-        for bytes in corpus("journal") {
+        for bytes in files("journal") {
             journal(&bytes);
         }
     }
 
     #[test]
     fn every_database_of_the_corpus_is_read_or_refused() {
-        for bytes in corpus("database") {
+        for bytes in files("database") {
             values(&bytes);
             database(&bytes);
         }
@@ -164,8 +156,8 @@ mod tests {
 
         #[test]
         fn damaged_journals_and_values_are_read_or_refused(
-            lines in proptest::sample::select(corpus("journal")),
-            value in proptest::sample::select(corpus("database")),
+            lines in proptest::sample::select(files("journal")),
+            value in proptest::sample::select(files("database")),
             damages in proptest::collection::vec(any::<Damage>(), 1..8),
         ) {
             journal(&damaged(&lines, &damages));
