@@ -208,6 +208,18 @@ impl Agent {
         Ok(serde_json::from_str(&self.node.call_words(&words)?)?)
     }
 
+    /// Waits until no pod and no container is attached.
+    pub fn await_detached(&self) -> Result<()> {
+        until("no attachment is left", || {
+            let left = self.get("/v1/attachments")?;
+            Ok(left.as_array().is_some_and(Vec::is_empty).then_some(()))
+        })
+        .with_context(|| {
+            let left = self.ctl("list").unwrap_or_default();
+            format!("{left}\n{}", self.log())
+        })
+    }
+
     /// Runs `viaductctl` with `arguments`, separated by spaces, and returns its output.
     pub fn ctl(&self, arguments: &str) -> Result<String> {
         let ctl = program("bin/viaductctl");

@@ -97,9 +97,7 @@ impl Scene {
     /// Removes containers and networks, and asserts that nothing is left.
     fn clean(self, containers: &str, networks: &str) -> Result<()> {
         self.docker.call(&format!("rm --force {containers}"))?;
-        until("no attachment is left", || {
-            Ok((self.agent.get("/v1/attachments")? == json!([])).then_some(()))
-        })?;
+        self.agent.await_detached()?;
         self.docker.call(&format!("network rm {networks}"))?;
         let state: Value = serde_json::from_str(&self.sandbox.node.call("cat /run/docker.json")?)?;
         ensure!(

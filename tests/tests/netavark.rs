@@ -13,7 +13,7 @@ use e2e::company::newest;
 use e2e::residue::await_no_residue;
 use e2e::{
     Agent, Echo, Machine, NODE, Residue, Sandbox, WORLD, connects, program, skipped, tcp_echo,
-    tcp_source, udp_source, until,
+    tcp_source, udp_source,
 };
 use serde_json::{Value, json};
 
@@ -110,9 +110,7 @@ impl Scene {
     /// the next container.
     fn clean(self, networks: &[&Value]) -> Result<()> {
         let node = &self.sandbox.node;
-        until("no attachment is left", || {
-            Ok((self.agent.get("/v1/attachments")? == json!([])).then_some(()))
-        })?;
+        self.agent.await_detached()?;
         for network in networks {
             let bridge = network["network_interface"].as_str().context("a bridge")?;
             node.call(&format!("ip link delete {bridge}"))?;

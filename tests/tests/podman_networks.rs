@@ -10,7 +10,7 @@ use e2e::{
     Agent, Echo, Machine, Residue, Sandbox, UPLINK, WORLD, connects, ping, program, skipped,
     udp_source, until,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 const SUBNETS: &str = "--subnet 10.90.0.0/24 --subnet fd90::/64";
 /// A port in the world.
@@ -91,9 +91,7 @@ impl Scene {
     /// which stay for the next container.
     fn clean(self, networks: &[&str]) -> Result<()> {
         self.podman.remove_all()?;
-        until("no attachment is left", || {
-            Ok((self.agent.get("/v1/attachments")? == json!([])).then_some(()))
-        })?;
+        self.agent.await_detached()?;
         for network in networks {
             let bridge = self.inspect("network", network)?["network_interface"].take();
             let bridge = bridge.as_str().context("a bridge")?;

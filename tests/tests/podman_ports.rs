@@ -79,13 +79,7 @@ impl Scene {
     fn clean(self) -> Result<()> {
         self.podman.remove_all()?;
         // podman's cleanup process, which starts when the container ends, may execute the DEL.
-        until("no attachment is left", || {
-            Ok((self.agent.get("/v1/attachments")? == json!([])).then_some(()))
-        })
-        .with_context(|| {
-            let left = self.agent.ctl("list").unwrap_or_default();
-            format!("{left}\n{}", self.agent.log())
-        })?;
+        self.agent.await_detached()?;
         for bridge in ["cni-podman0", "cni-podman1"] {
             let _ = self.node().call(&format!("ip link delete {bridge}"));
         }
