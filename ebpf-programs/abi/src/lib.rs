@@ -29,7 +29,7 @@ pub use reason::DropReason;
 pub const ABI_VERSION: u32 = RELEASED + cfg!(feature = "next-layout") as u32;
 
 /// [`ABI_VERSION`] of builds without the feature `next-layout`.
-const RELEASED: u32 = 3;
+const RELEASED: u32 = 4;
 
 /// IP protocol numbers that the datapath distinguishes (IANA "Assigned Internet Protocol Numbers").
 pub mod protocol {

@@ -45,7 +45,7 @@ pub(crate) mod layouts {
     pub use network::Network;
     pub use offload::{OffloadCandidate, Offloaded};
     pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
-    pub use policy::{PolicyFlowKey, PolicyRule, RuleSets};
+    pub use policy::{PolicyFlow, PolicyRule, RuleSets};
     pub use prefix::{PrefixClass, PrefixKey};
     pub use settings::{Settings, SettingsFlags, Timeouts};
     pub use shape::{
@@ -173,9 +173,9 @@ macro_rules! for_each_map {
             /// What rule sets of network policies allow, with the value 1.
             POLICY_RULES = LpmTrie<PolicyRule, u32>[$crate::maps::POLICY_RULES_CAPACITY];
 
-            /// Packets by which pods with network policies have opened or accepted connections: the
-            /// tuple of their answers, with the time in seconds of `CLOCK_MONOTONIC`.
-            POLICY_FLOWS = LruHash<PolicyFlowKey, u32>[65_536];
+            /// Packets by which pods with network policies have opened or accepted connections, by
+            /// the tuple of their answers.
+            POLICY_FLOWS = LruHash<Tuple, PolicyFlow>[65_536];
 
             /// Addresses of the nodes whose tunnelled packets this node accepts, with the value 1:
             /// three of each of 5,000 nodes fit twice. Not preallocated: most nodes have no tunnel.
@@ -414,19 +414,21 @@ for_each_map!(define);
 /// an older version, the agent migrates all other maps with their contents. A change that keeps
 /// type, sizes and capacity must rename the map.
 #[cfg(not(feature = "next-layout"))]
-pub const CHANGED: [(&str, u32); 4] = [
-    (FLOWS.name, 2),
-    (LIVE.name, 2),
-    (FRAGMENTS.name, 2),
-    (PREFIXES.name, 3),
-];
-/// Maps whose layout has changed: here [`EGRESS`], which the feature `next-layout` changes.
-#[cfg(feature = "next-layout")]
 pub const CHANGED: [(&str, u32); 5] = [
     (FLOWS.name, 2),
     (LIVE.name, 2),
     (FRAGMENTS.name, 2),
     (PREFIXES.name, 3),
+    (POLICY_FLOWS.name, 4),
+];
+/// Maps whose layout has changed: here [`EGRESS`], which the feature `next-layout` changes.
+#[cfg(feature = "next-layout")]
+pub const CHANGED: [(&str, u32); 6] = [
+    (FLOWS.name, 2),
+    (LIVE.name, 2),
+    (FRAGMENTS.name, 2),
+    (PREFIXES.name, 3),
+    (POLICY_FLOWS.name, 4),
     (EGRESS.name, crate::ABI_VERSION),
 ];
 

@@ -6,7 +6,7 @@
 use core::ptr;
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, PolicyFlowKey,
+    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, PolicyFlow,
     PolicyRule, Settings, Tuple, protocol,
 };
 use aya_ebpf::bindings::BPF_NOEXIST;
@@ -98,15 +98,15 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn policy_flow(&self, key: &PolicyFlowKey) -> Option<u32> {
-        // SAFETY: a number, which another CPU writes whole.
-        unsafe { maps::POLICY_FLOWS.get(key) }.copied()
+    fn policy_flow(&self, answer: &Tuple) -> Option<PolicyFlow> {
+        // SAFETY: numbers, which are only written when an entry is replaced.
+        unsafe { maps::POLICY_FLOWS.get(answer) }.copied()
     }
 
     #[inline(always)]
-    fn record_policy_flow(&mut self, key: &PolicyFlowKey, now: u32) {
+    fn record_policy_flow(&mut self, answer: &Tuple, flow: &PolicyFlow) {
         // The table evicts its oldest entry where it is full.
-        let _ = maps::POLICY_FLOWS.insert(key, &now, 0);
+        let _ = maps::POLICY_FLOWS.insert(answer, flow, 0);
     }
 
     #[inline(always)]

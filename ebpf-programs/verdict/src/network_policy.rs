@@ -14,7 +14,7 @@
 //! discovery pass.
 
 use abi::{
-    Address, DropReason, PolicyFlowKey, PolicyRule, RuleSets, SettingsFlags, Tuple, UplinkFlags,
+    Address, DropReason, PolicyFlow, PolicyRule, RuleSets, SettingsFlags, Tuple, UplinkFlags,
     protocol,
 };
 
@@ -38,8 +38,14 @@ const REFRESH: u32 = 8;
 pub struct PolicyWork {
     /// The packet with each end by its own address and port.
     pub ends: Tuple,
-    /// The answers that are looked up or recorded.
-    pub key: PolicyFlowKey,
+    /// Slot of the pod whose end is checked.
+    pub pod: u32,
+    /// Tuple of the answers that are recorded.
+    pub answer: Tuple,
+    /// What is recorded about packets with the tuple that is checked.
+    pub found: PolicyFlow,
+    /// The ends that the packet has passed and whose answers are to be recorded.
+    pub passed: PolicyFlow,
     /// The rule that is looked up.
     pub rule: PolicyRule,
 }
@@ -73,7 +79,9 @@ pub fn allow_sent<E: Packet + Node>(
     if is_exempt(&work.headers) {
         return Ok(());
     }
-    let is_translated = is_translated || is_translated_by_netfilter(work);
+    // Flows to a published pod's own address are tracked, and have the same tuple at both ends.
+    let is_translated = (is_translated || is_translated_by_netfilter(work))
+        && work.translated != work.headers.tuple;
     let ends = &mut work.policy.ends;
     *ends = work.headers.tuple;
     if is_translated {
@@ -88,17 +96,25 @@ pub fn allow_sent<E: Packet + Node>(
     if receiver == work.pod {
         return Ok(());
     }
-    if let Some(sets) = rule_sets(env, work.pod) {
-        work.policy.key.pod = work.pod;
-        work.policy.key.answer = work.headers.tuple;
+    let sets = rule_sets(env, work.pod);
+    start(work);
+    if let Some(sets) = sets {
+        let (pod, tuple) = (work.pod, work.headers.tuple);
+        find(env, work, &tuple);
         let is_later = is_passed && sets.egress != 0 && is_checked_later(env, work);
-        pass(env, work, sets, End::Sender, !is_later)?;
-        if is_translated && sets.ingress != 0 {
-            work.policy.key.answer = work.policy.ends.reverse();
-            record(env, &work.policy.key);
-        }
+        pass(env, work, (pod, sets), End::Sender, !is_later)?;
     }
-    if is_passed || receiver == 0 {
+    let is_accepted_here = !is_passed && receiver != 0;
+    if is_translated || !is_accepted_here {
+        let tuple = work.headers.tuple;
+        record(env, work, &tuple);
+    }
+    if is_translated {
+        let ends = work.policy.ends;
+        record(env, work, &ends);
+        start(work);
+    }
+    if !is_accepted_here {
         return Ok(());
     }
     let delivered = if is_translated {
@@ -106,7 +122,14 @@ pub fn allow_sent<E: Packet + Node>(
     } else {
         work.headers.tuple
     };
-    accept(env, work, receiver, &delivered)
+    if let Some(accepts) = rule_sets(env, receiver) {
+        if is_translated || sets.is_none() {
+            find(env, work, &delivered);
+        }
+        pass(env, work, (receiver, accepts), End::Receiver, true)?;
+    }
+    record(env, work, &delivered);
+    Ok(())
 }
 
 /// Returns whether the sender's end of a packet for the stack is checked when it has passed
@@ -140,7 +163,15 @@ pub fn allow_left<E: Node>(env: &mut E, work: &mut Work) -> Decision<()> {
     }
     work.policy.ends = work.headers.tuple;
     let sender = sender(env, &work.headers.tuple.source);
-    send(env, work, sender)
+    let Some(sets) = rule_sets(env, sender) else {
+        return Ok(());
+    };
+    let tuple = work.headers.tuple;
+    start(work);
+    find(env, work, &tuple);
+    pass(env, work, (sender, sets), End::Sender, true)?;
+    record(env, work, &tuple);
+    Ok(())
 }
 
 /// Checks the receiver's end of a packet from outside that is redirected to a pod.
@@ -155,7 +186,14 @@ pub fn allow_redirected<E: Node>(env: &mut E, work: &mut Work) -> Decision<()> {
     ends.source = work.headers.tuple.source;
     ends.source_port = work.headers.tuple.source_port;
     let (receiver, delivered) = (work.endpoint.pod, work.translated);
-    accept(env, work, receiver, &delivered)
+    let Some(sets) = rule_sets(env, receiver) else {
+        return Ok(());
+    };
+    start(work);
+    find(env, work, &delivered);
+    pass(env, work, (receiver, sets), End::Receiver, true)?;
+    record(env, work, &delivered);
+    Ok(())
 }
 
 /// Checks both ends of a packet that a pod receives from bridge or stack. `content` is the outcome
@@ -186,16 +224,32 @@ pub fn allow_received<E: Packet + Node + FragmentStore>(
         return Ok(());
     }
     work.policy.ends = work.headers.tuple;
-    let (receiver, delivered) = (work.pod, work.headers.tuple);
-    if env.ingress_interface() == 0 {
-        return accept_from_node(env, work, receiver, &delivered);
-    }
-    let sender = sender(env, &work.headers.tuple.source);
+    let (receiver, tuple) = (work.pod, work.headers.tuple);
+    let is_of_node = env.ingress_interface() == 0;
+    let sender = if is_of_node {
+        0
+    } else {
+        sender(env, &tuple.source)
+    };
+    // A pod reaches itself.
     if sender == receiver {
         return Ok(());
     }
-    send(env, work, sender)?;
-    accept(env, work, receiver, &delivered)
+    let (sends, accepts) = (rule_sets(env, sender), rule_sets(env, receiver));
+    if sends.is_none() && accepts.is_none() {
+        return Ok(());
+    }
+    start(work);
+    find(env, work, &tuple);
+    if let Some(sets) = sends {
+        pass(env, work, (sender, sets), End::Sender, true)?;
+    }
+    // Every pod accepts packets of the node itself.
+    if let Some(sets) = accepts {
+        pass(env, work, (receiver, sets), End::Receiver, !is_of_node)?;
+    }
+    record(env, work, &tuple);
+    Ok(())
 }
 
 /// Returns the pod of the node that has sent a packet with this source address; 0 where it is no
@@ -213,77 +267,29 @@ fn sender<E: Node>(env: &E, source: &Address) -> u32 {
     }
 }
 
-/// Checks the sender's end of a packet behind netfilter.
+/// Forgets the ends that an earlier packet has passed.
 #[inline(always)]
-fn send<E: Node>(env: &mut E, work: &mut Work, sender: u32) -> Decision<()> {
-    let Some(sets) = rule_sets(env, sender) else {
-        return Ok(());
-    };
-    work.policy.key.pod = sender;
-    work.policy.key.answer = work.headers.tuple;
-    pass(env, work, sets, End::Sender, true)
+const fn start(work: &mut Work) {
+    work.policy.passed = PolicyFlow::NONE;
 }
 
-/// Checks the receiver's end of a packet that a pod will get with the tuple `delivered`.
+/// Looks up what is recorded about packets with this tuple, which is that of the packet at the end
+/// that is checked next. An opening segment answers nothing.
 #[inline(always)]
-fn accept<E: Node>(env: &mut E, work: &mut Work, receiver: u32, delivered: &Tuple) -> Decision<()> {
-    let Some(sets) = rule_sets(env, receiver) else {
-        return Ok(());
-    };
-    work.policy.key.pod = receiver;
-    work.policy.key.answer = *delivered;
-    pass(env, work, sets, End::Receiver, true)
-}
-
-/// As [`accept`], for a packet of the node itself, which every pod accepts.
-#[inline(always)]
-fn accept_from_node<E: Node>(
-    env: &mut E,
-    work: &mut Work,
-    receiver: u32,
-    delivered: &Tuple,
-) -> Decision<()> {
-    let Some(sets) = rule_sets(env, receiver) else {
-        return Ok(());
-    };
-    work.policy.key.pod = receiver;
-    work.policy.key.answer = *delivered;
-    pass(env, work, sets, End::Receiver, false)
-}
-
-/// Checks an end with these rule sets. [`PolicyWork::key`] has its pod, and the packet's tuple as
-/// the pod's interface sees it. Records the answers of a packet that passes where the pod's other
-/// rule set would refuse them.
-#[inline(always)]
-fn pass<E: Node>(
-    env: &mut E,
-    work: &mut Work,
-    sets: RuleSets,
-    end: End,
-    is_enforced: bool,
-) -> Decision<()> {
-    if !flow::opens_tcp(work) && is_answer(env, work) {
-        return Ok(());
+fn find<E: Node>(env: &E, work: &mut Work, tuple: &Tuple) {
+    work.policy.found = PolicyFlow::NONE;
+    if !flow::opens_tcp(work)
+        && let Some(found) = env.policy_flow(tuple)
+        && is_valid(env, work, found.recorded)
+    {
+        work.policy.found = found;
     }
-    let (rules, of_answers) = match end {
-        End::Sender => (sets.egress, sets.ingress),
-        End::Receiver => (sets.ingress, sets.egress),
-    };
-    if is_enforced && rules != 0 && !is_allowed(env, work, rules, end) {
-        return Err(DropReason::NetworkPolicy);
-    }
-    if of_answers != 0 {
-        work.policy.key.answer = work.policy.key.answer.reverse();
-        record(env, &work.policy.key);
-    }
-    Ok(())
 }
 
-/// Returns whether the packet answers one that the end has let pass.
+/// Returns whether a record of this age still lets answers pass.
 #[inline(always)]
-fn is_answer<E: Node>(env: &E, work: &Work) -> bool {
-    let (Some(recorded), Some(settings)) = (env.policy_flow(&work.policy.key), env.settings())
-    else {
+fn is_valid<E: Node>(env: &E, work: &Work, recorded: u32) -> bool {
+    let Some(settings) = env.settings() else {
         return false;
     };
     let timeout = if work.headers.tuple.protocol == protocol::TCP {
@@ -294,16 +300,60 @@ fn is_answer<E: Node>(env: &E, work: &Work) -> bool {
     env.now().wrapping_sub(recorded) < timeout
 }
 
-/// Records answers, unless that was done a moment ago.
+/// Checks the end of a pod with these rule sets, behind [`find`]. Adds it to
+/// [`PolicyWork::passed`] where the pod's other rule set would refuse the answers.
 #[inline(always)]
-fn record<E: Node>(env: &mut E, key: &PolicyFlowKey) {
-    let now = env.now();
-    let is_recent = env
-        .policy_flow(key)
-        .is_some_and(|recorded| now.wrapping_sub(recorded) < REFRESH);
-    if !is_recent {
-        env.record_policy_flow(key, now);
+fn pass<E: Node>(
+    env: &E,
+    work: &mut Work,
+    (pod, sets): (u32, RuleSets),
+    end: End,
+    is_enforced: bool,
+) -> Decision<()> {
+    let (of_answer, rules, of_answers) = match end {
+        End::Sender => (work.policy.found.acceptor, sets.egress, sets.ingress),
+        End::Receiver => (work.policy.found.opener, sets.ingress, sets.egress),
+    };
+    work.policy.pod = pod;
+    if of_answer == pod {
+        return Ok(());
     }
+    if is_enforced && rules != 0 && !is_allowed(env, work, rules, end) {
+        return Err(DropReason::NetworkPolicy);
+    }
+    if of_answers != 0 {
+        let passed = &mut work.policy.passed;
+        match end {
+            End::Sender => passed.opener = pod,
+            End::Receiver => passed.acceptor = pod,
+        }
+    }
+    Ok(())
+}
+
+/// Records the answers of a packet that has this tuple at the ends in [`PolicyWork::passed`],
+/// unless that was done a moment ago. Both ends have one record where no translation is between
+/// them.
+#[inline(always)]
+fn record<E: Node>(env: &mut E, work: &mut Work, tuple: &Tuple) {
+    if work.policy.passed == PolicyFlow::NONE {
+        return;
+    }
+    work.policy.answer = tuple.reverse();
+    let mut new = work.policy.passed;
+    new.recorded = env.now();
+    if let Some(old) = env.policy_flow(&work.policy.answer) {
+        let is_recorded = (new.opener == 0 || new.opener == old.opener)
+            && (new.acceptor == 0 || new.acceptor == old.acceptor);
+        if is_recorded && new.recorded.wrapping_sub(old.recorded) < REFRESH {
+            return;
+        }
+        if is_valid(env, work, old.recorded) {
+            new = new.or(old);
+        }
+    }
+    work.policy.found = new;
+    env.record_policy_flow(&work.policy.answer, &new);
 }
 
 /// Returns whether a rule set allows the connection of [`PolicyWork::ends`].

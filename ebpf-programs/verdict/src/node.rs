@@ -1,7 +1,7 @@
 //! The node's tables, sockets, routes and clock as a trait. Decides nothing.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Flow, HeldHeader, Pod, PolicyFlowKey, PolicyRule,
+    Address, ClockEntry, Direction, DropReason, Flow, HeldHeader, Pod, PolicyFlow, PolicyRule,
     Settings, Tuple,
 };
 
@@ -50,11 +50,11 @@ pub trait Node: Lookups {
     /// Returns whether network policies allow what the key says.
     fn policy_rule(&self, key: &PolicyRule) -> bool;
 
-    /// Returns when an answer was last recorded, in seconds of `CLOCK_MONOTONIC`.
-    fn policy_flow(&self, key: &PolicyFlowKey) -> Option<u32>;
+    /// Returns what is recorded about answers with this tuple.
+    fn policy_flow(&self, answer: &Tuple) -> Option<PolicyFlow>;
 
-    /// Records an answer that a pod may send or receive.
-    fn record_policy_flow(&mut self, key: &PolicyFlowKey, now: u32);
+    /// Records answers that pods may send or receive.
+    fn record_policy_flow(&mut self, answer: &Tuple, flow: &PolicyFlow);
 
     /// Returns the entry of a tuple.
     fn flow(&self, key: &Tuple) -> Option<Self::Entry>;

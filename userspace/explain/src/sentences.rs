@@ -94,7 +94,7 @@ pub(crate) fn allowed(view: &View<'_>) -> Sentences {
 /// that was checked last.
 pub(crate) fn refused(view: &View<'_>) -> String {
     let policy = &view.work.policy;
-    let (slot, ends) = (policy.key.pod, &policy.ends);
+    let (slot, ends) = (policy.pod, &policy.ends);
     let pod = view.facts.pods.get(&slot).map_or("a pod", String::as_str);
     let is_sender = slot_of(view.world, &ends.source) == Some(slot);
     let direction = if is_sender { "egress" } else { "ingress" };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use abi::{
-    Address, Bucket, Events, Flow, Limit, Offloaded, Pod, PolicyFlowKey, PolicyRule, PrefixKey,
+    Address, Bucket, Events, Flow, Limit, Offloaded, Pod, PolicyFlow, PolicyRule, PrefixKey,
     Settings, ShapedSubnetKey, Tuple,
 };
 
@@ -47,7 +47,7 @@ pub struct DatapathTables {
     pub policy_rules: BTreeSet<(u32, PolicyRule)>,
     /// Answers of connections that network policies have allowed, with their times in seconds of
     /// `CLOCK_MONOTONIC`.
-    pub policy_flows: BTreeMap<PolicyFlowKey, u32>,
+    pub policy_flows: BTreeMap<Tuple, PolicyFlow>,
     /// The flow table, with pending counters.
     pub flows: BTreeMap<Tuple, Flow>,
     /// Capacity of the flow table in entries.

@@ -1,5 +1,7 @@
 //! Tests of network policies: which packets pass which hooks.
 
+mod random;
+
 use abi::{
     Address, DropReason, EndpointFlags, PolicyRule, Port, PrefixKey, RuleSets, SettingsFlags,
     UplinkFlags, protocol,
@@ -240,6 +242,26 @@ fn answers_pass_and_nothing_else_in_their_direction() {
                     "{way:?}"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn one_record_lets_both_ends_exchange_answers_and_no_other_pod() {
+    for way in WAYS {
+        for family in FAMILIES {
+            let sets = [(NOTHING, TO_OTHER), (FROM_POD, NOTHING)];
+            let mut simulator = node_with(way, sets);
+            let opening = of_pod(family, other_pod()[family], udp(CLIENT, POD_PORT));
+            assert!(passes(deliver(&mut simulator, &opening)), "{way:?}");
+            let records: Vec<_> = simulator.world.policy_flows.values().collect();
+            let ends = records.iter().map(|it| (it.opener, it.acceptor));
+            assert_eq!(ends.collect::<Vec<_>>(), [(POD, OTHER_POD)], "{way:?}");
+            for record in simulator.world.policy_flows.values_mut() {
+                (record.opener, record.acceptor) = (record.acceptor, record.opener);
+            }
+            let answer = of_other(family, udp(POD_PORT, CLIENT));
+            assert_eq!(deliver(&mut simulator, &answer), REFUSED, "{way:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! [`Node`] for the simulator: BPF helpers and maps in ordinary Rust.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, PolicyFlowKey,
+    Address, ClockEntry, Direction, DropReason, Flow, FlowFlags, HeldHeader, Pod, PolicyFlow,
     PolicyRule, Settings, Tuple,
 };
 
@@ -179,12 +179,12 @@ impl Node for World {
             .any(|(length, rule)| has(*length, rule))
     }
 
-    fn policy_flow(&self, key: &PolicyFlowKey) -> Option<u32> {
-        self.policy_flows.get(key).copied()
+    fn policy_flow(&self, answer: &Tuple) -> Option<PolicyFlow> {
+        self.policy_flows.get(answer).copied()
     }
 
-    fn record_policy_flow(&mut self, key: &PolicyFlowKey, now: u32) {
-        self.policy_flows.insert(*key, now);
+    fn record_policy_flow(&mut self, answer: &Tuple, flow: &PolicyFlow) {
+        self.policy_flows.insert(*answer, *flow);
     }
 
     fn flow(&self, key: &Tuple) -> Option<Tuple> {

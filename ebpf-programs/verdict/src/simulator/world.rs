@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use abi::{
     Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Flow, FragmentKey,
-    HeldHeader, HeldKey, Limit, Mac, OffloadCandidate, Offloaded, Pod, PolicyFlowKey, PolicyRule,
+    HeldHeader, HeldKey, Limit, Mac, OffloadCandidate, Offloaded, Pod, PolicyFlow, PolicyRule,
     PrefixKey, Settings, Shaped, ShapedSubnetKey, Tuple,
 };
 
@@ -77,7 +77,7 @@ pub struct World {
     /// What network policies allow: keys with their lengths in bits.
     pub policy_rules: BTreeSet<(u32, PolicyRule)>,
     /// Answers of connections that network policies have allowed, with the time.
-    pub policy_flows: BTreeMap<PolicyFlowKey, u32>,
+    pub policy_flows: BTreeMap<Tuple, PolicyFlow>,
     /// The flow table.
     pub flows: BTreeMap<Tuple, Flow>,
     /// Capacity of the flow table in entries.

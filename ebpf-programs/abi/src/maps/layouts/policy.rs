@@ -5,7 +5,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::{Port, Tuple};
+use crate::Port;
 
 /// Rule sets of a pod. 12 bytes.
 #[derive(
@@ -66,28 +66,41 @@ impl PolicyRule {
     pub const BITS: u32 = 96;
 }
 
-/// Answers of a connection, as a pod sends or receives them: key of the table of connections that
-/// network policies have allowed. 44 bytes.
+/// Which ends of a connection have let a packet pass that answers belong to: value of the table of
+/// answers, whose key is the answers' tuple. 12 bytes.
 #[derive(
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Debug,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
+    Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
-pub struct PolicyFlowKey {
-    /// Tuple of the answers at the pod's interface.
-    pub answer: Tuple,
-    /// Slot of the pod.
-    pub pod: u32,
+pub struct PolicyFlow {
+    /// When the last packet was recorded, in seconds of `CLOCK_MONOTONIC`.
+    pub recorded: u32,
+    /// Slot of the pod that has sent the packet, and receives the answers; 0 for none.
+    pub opener: u32,
+    /// Slot of the pod that has received the packet, and sends the answers; 0 for none.
+    pub acceptor: u32,
 }
 
-const _: () = assert!(size_of::<PolicyFlowKey>() == 44);
+const _: () = assert!(size_of::<PolicyFlow>() == 12);
+
+impl PolicyFlow {
+    /// No end.
+    pub const NONE: Self = Self {
+        recorded: 0,
+        opener: 0,
+        acceptor: 0,
+    };
+
+    /// Returns the record with the ends of `other` where it has none.
+    #[must_use]
+    #[inline]
+    pub const fn or(mut self, other: Self) -> Self {
+        if self.opener == 0 {
+            self.opener = other.opener;
+        }
+        if self.acceptor == 0 {
+            self.acceptor = other.acceptor;
+        }
+        self
+    }
+}
