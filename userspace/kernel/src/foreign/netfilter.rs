@@ -232,6 +232,7 @@ impl fmt::Display for Chain {
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     is_own_change(bytes);
+    comes_with_pods(bytes);
     let bodies = messages(bytes).into_iter();
     let chains: Vec<Chain> = bodies.filter_map(|(_, body)| Chain::parse(body)).collect();
     for chain in &chains {
@@ -315,12 +316,13 @@ impl RuleChanges {
         })
     }
 
-    /// Waits for a change since the last call, except for hostports in our own table, which come
-    /// and go with pods. Safe to cancel.
+    /// Waits for a change since the last call, except for what comes and goes with pods: hostports in
+    /// our own table, and rules in our own chain. What others do there is found later. Safe to
+    /// cancel.
     pub async fn next(&mut self) -> io::Result<()> {
         loop {
             let of_policies = self.receive().await?;
-            if of_policies || !is_own_change(&self.buffer) {
+            if of_policies || !comes_with_pods(&self.buffer) {
                 return Ok(());
             }
         }
@@ -350,23 +352,52 @@ impl RuleChanges {
 /// Returns whether all messages are about elements of our own table, or the number of the ruleset's
 /// generation, which follows each transaction.
 pub(crate) fn is_own_change(bytes: &[u8]) -> bool {
+    messages(bytes)
+        .iter()
+        .all(|(kind, body)| is_own_element(*kind, body))
+}
+
+/// As [`is_own_change`], with our own chain and its rules, which are written as a whole.
+fn comes_with_pods(bytes: &[u8]) -> bool {
+    /// `NFT_MSG_NEWRULE` and `NFT_MSG_DELRULE`.
+    const NEW_RULE: u16 = 10 << 8 | 6;
+    const DELETED_RULE: u16 = 10 << 8 | 8;
+    /// `NFTA_RULE_CHAIN`.
+    const CHAIN_OF_RULE: u16 = 2;
+    messages(bytes).iter().all(|(kind, body)| match *kind {
+        NEW_RULE | DELETED_RULE => {
+            named(body, CHAIN_OF_RULE).is_some_and(|chain| chain == FORWARD_CHAIN)
+        }
+        CHAIN => named(body, NAME).is_some_and(|chain| chain == FORWARD_CHAIN),
+        _ => is_own_element(*kind, body),
+    })
+}
+
+/// Returns whether a message is about an element of our own table, or the number of the ruleset's
+/// generation.
+fn is_own_element(kind: u16, body: &[u8]) -> bool {
     /// `NFT_MSG_NEWSETELEM`, `NFT_MSG_DELSETELEM` and `NFT_MSG_NEWGEN`.
     const NEW_ELEMENT: u16 = 10 << 8 | 0xc;
     const DELETED_ELEMENT: u16 = 10 << 8 | 0xe;
     const GENERATION: u16 = 10 << 8 | 15;
     /// `NFPROTO_INET`.
     const INET: u8 = 1;
-    messages(bytes).iter().all(|(kind, body)| match *kind {
+    match kind {
         GENERATION => true,
         NEW_ELEMENT | DELETED_ELEMENT => {
-            let family = body.first() == Some(&INET);
-            let attributes = body.get(FAMILY_HEADER..).unwrap_or_default();
-            let mut tables = NlasIterator::new(attributes).flatten();
-            let table = tables.find(|attribute: &NlaBuffer<&[u8]>| attribute.kind() == TABLE);
-            family && table.is_some_and(|it| text(it.value()) == hostport_table::TABLE)
+            body.first() == Some(&INET)
+                && named(body, TABLE).is_some_and(|table| table == hostport_table::TABLE)
         }
         _ => false,
-    })
+    }
+}
+
+/// Returns the text of a message's attribute.
+fn named(body: &[u8], kind: u16) -> Option<String> {
+    let attributes = body.get(FAMILY_HEADER..).unwrap_or_default();
+    let mut attributes = NlasIterator::new(attributes).flatten();
+    let found = attributes.find(|attribute: &NlaBuffer<&[u8]>| attribute.kind() == kind);
+    found.map(|it| text(it.value()))
 }
 
 #[cfg(test)]
@@ -405,6 +436,41 @@ mod tests {
         assert!(!matters(chain(1, FORWARD, 1, 0)));
         assert!(!matters(chain(1, 1, 0, 3)));
         assert!(!matters(chain(3, 0, 0, 3)));
+    }
+
+    fn message(kind: u16, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let body = [vec![1, 0, 0, 0], attributes.concat()].concat();
+        let length = u32::try_from(HEADER + body.len()).unwrap();
+        let header = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10]].concat();
+        [header, body].concat()
+    }
+
+    #[test]
+    fn what_comes_with_pods_is_no_change_of_rules() {
+        let rule = |kind, chain: &str| {
+            let chain = [chain.as_bytes(), b"\0"].concat();
+            message(kind, &[attribute(TABLE, b"filter\0"), attribute(2, &chain)])
+        };
+        let generation = message(10 << 8 | 15, &[]);
+        let chain = |name: &[u8]| {
+            message(
+                CHAIN,
+                &[attribute(TABLE, b"filter\0"), attribute(NAME, name)],
+            )
+        };
+        assert!(comes_with_pods(&chain(b"VIADUCT-FORWARD\0")));
+        assert!(!comes_with_pods(&chain(b"FORWARD\0")));
+        for kind in [10 << 8 | 6, 10 << 8 | 8] {
+            let own = [rule(kind, FORWARD_CHAIN), generation.clone()].concat();
+            assert!(comes_with_pods(&own));
+            // But to decisions about connections, rules have changed.
+            assert!(!is_own_change(&own));
+            for other in [ADMIN_CHAIN, "FORWARD"] {
+                assert!(!comes_with_pods(&rule(kind, other)), "{other}");
+            }
+        }
+        let element = message(10 << 8 | 0xc, &[attribute(TABLE, b"viaduct\0")]);
+        assert_eq!(comes_with_pods(&element), is_own_change(&element));
     }
 
     #[test]
