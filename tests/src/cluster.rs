@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::{Agent, Connection, Echo, Machine, Pod, until};
@@ -63,6 +63,17 @@ impl Cluster {
     pub fn others(&self, number: u8) -> Value {
         let others = self.nodes.iter().filter(|node| node.host.number != number);
         others.map(ClusterNode::peer).collect()
+    }
+
+    /// Sends each node the list of all others, and fails unless it routes to them.
+    pub fn put_all_peers(&self) -> Result<()> {
+        for (number, node) in (1..).zip(&self.nodes) {
+            let states = node.put_peers(&self.others(number))?;
+            for state in states.as_array().context("a list")? {
+                ensure!(state["state"] == "routed", "node {number}: {state}");
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the pod of each node exchanges packets with those of all others, by both

@@ -17,20 +17,13 @@ const TUNNEL: &str = "--between-nodes=tunnel";
 /// Port of the server in each pod.
 const PORT: u16 = 7000;
 
-fn put_all(cluster: &Cluster) -> Result<()> {
-    for (number, node) in (1..).zip(&cluster.nodes) {
-        node.put_peers(&cluster.others(number))?;
-    }
-    Ok(())
-}
-
 /// Returns two nodes with the policy, whose agents have the flags.
 fn dropping(filter: PacketFilter, flags: &[&str]) -> Result<Cluster> {
     let cluster = Cluster::new(2, flags)?;
     for node in &cluster.nodes {
         filter.drop_by_default(&node.host.sandbox.node)?;
     }
-    put_all(&cluster)?;
+    cluster.put_all_peers()?;
     Ok(cluster)
 }
 

@@ -22,20 +22,10 @@ const PORT: u16 = 7000;
 
 const AUTO: [&str; 1] = ["--between-nodes=auto"];
 
-fn put_all(cluster: &Cluster) -> Result<()> {
-    for (number, node) in (1..).zip(&cluster.nodes) {
-        let states = node.put_peers(&cluster.others(number))?;
-        for state in states.as_array().context("a list")? {
-            ensure!(state["state"] == "routed", "node {number}: {state}");
-        }
-    }
-    Ok(())
-}
-
 /// Returns three connected nodes.
 fn connected() -> Result<Cluster> {
     let cluster = Cluster::routed(&AUTO)?;
-    put_all(&cluster)?;
+    cluster.put_all_peers()?;
     cluster.await_connected()?;
     Ok(cluster)
 }
@@ -256,7 +246,7 @@ fn nodes_come_go_and_change_their_addresses_and_pod_cidrs() -> Result<()> {
     let mut cluster = connected()?;
     // The node behind the router is readdressed.
     cluster.nodes[2].readdress(33)?;
-    put_all(&cluster)?;
+    cluster.put_all_peers()?;
     cluster.await_connected()?;
 
     // It gets other pod CIDRs.
@@ -342,7 +332,7 @@ fn a_link_of_other_software_with_the_tunnels_name_stays_and_is_reported() -> Res
     first.await_seen_by(&cluster.nodes[1]).unwrap_err();
     node.call(&format!("ip link del {TUNNEL}"))?;
     await_degraded(&first.agent, "tunnel-unavailable", false)?;
-    put_all(&cluster)?;
+    cluster.put_all_peers()?;
     cluster.await_connected()
 }
 
@@ -443,7 +433,7 @@ fn the_mtu_of_pods_follows_the_tunnel_and_the_tunnel_its_way() -> Result<()> {
 #[test]
 fn a_node_reports_the_mtu_of_its_tunnel_to_pods_with_a_larger_one() -> Result<()> {
     let cluster = Cluster::routed(&["--between-nodes=auto", "--mtu=1500"])?;
-    put_all(&cluster)?;
+    cluster.put_all_peers()?;
     cluster.await_connected()?;
     let (first, third) = (&cluster.nodes[0], &cluster.nodes[2]);
     for (to, gateway) in third
@@ -462,32 +452,4 @@ fn a_node_reports_the_mtu_of_its_tunnel_to_pods_with_a_larger_one() -> Result<()
         ensure!(passed.contains(" 0% packet loss"), "{passed}");
     }
     transfer(&cluster)
-}
-
-#[test]
-fn packets_that_a_pod_sends_into_a_tunnel_bypass_the_stack_of_its_node() -> Result<()> {
-    let cluster = connected()?;
-    let (first, third) = (&cluster.nodes[0], &cluster.nodes[2]);
-    until("the fast path is active", || {
-        let status = first.agent.get("/v1/status")?;
-        Ok((status["bypass"]["active"] == true).then_some(()))
-    })?;
-    for family in [0, 1] {
-        let to = SocketAddr::new(third.pod.addresses[family], 7_001);
-        let sink = third.pod.machine.run(|| UdpSocket::bind(to))?;
-        sink.set_read_timeout(Some(patient(Duration::from_secs(5))))?;
-        let client = first.pod.machine.run(|| e2e::udp_socket(0, to))?;
-        let before = first.host.sandbox.node.forwarded(family)?;
-        for _ in 0..100 {
-            client.send(b"datagram")?;
-            let (_, from) = sink.recv_from(&mut [0; 16])?;
-            ensure!(from.ip() == first.pod.addresses[family], "{from}");
-        }
-        let through = first.host.sandbox.node.forwarded(family)? - before;
-        ensure!(
-            through < 50,
-            "family {family}: {through} packets were forwarded"
-        );
-    }
-    Ok(())
 }

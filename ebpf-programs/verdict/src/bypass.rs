@@ -249,6 +249,7 @@ pub(crate) fn to_pod<E: Packet + Node + Shaper + FlowCache>(
         return Ok(Verdict::Pass);
     }
     if is_translated {
+        work.recorder.steps |= Steps::FOREIGN_NAT;
         work.translated = work.offloaded.translated;
     }
     Ok(Verdict::RedirectPeer(work.endpoint.interface))

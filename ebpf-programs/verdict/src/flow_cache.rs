@@ -262,6 +262,9 @@ impl Steps {
     pub const OFFLOADED: u32 = 1 << 5;
     /// The packet, which has no flow of ours, is translated as netfilter would.
     pub const FOREIGN_NAT: u32 = 1 << 6;
+    /// The packet is of a pod, or for one, and no packet with its tuple will have a flow while the
+    /// tables do not change.
+    pub const UNTRACKED: u32 = 1 << 7;
     /// Anything but the TTL was rewritten.
     pub const REWRITTEN: u32 = Self::MAC_ADDRESSES | Self::ADDRESSES | Self::PORTS;
 }
@@ -277,6 +280,12 @@ impl CacheRecorder {
     #[inline(always)]
     pub(crate) const fn has_flow(&self) -> bool {
         self.steps & Steps::FLOW != 0
+    }
+
+    /// Returns whether no packet with the packet's tuple will have a flow.
+    #[inline(always)]
+    const fn is_untracked(&self) -> bool {
+        self.steps & Steps::UNTRACKED != 0
     }
 
     /// Returns whether [`Work::translated`] is the tuple that the packet has got.

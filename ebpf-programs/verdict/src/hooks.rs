@@ -101,7 +101,7 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
     // are exempt from it.
     if !stages.find_flow(Hook::FromPod) {
         match stages.find_hostport_from_pod()? {
-            HostportMatch::None => return bypass_or_pass(stages),
+            HostportMatch::None | HostportMatch::Direct => return bypass_or_pass(stages),
             HostportMatch::Socket => {
                 allow_sent(stages, false, true)?;
                 return Ok(Verdict::Pass);
@@ -459,6 +459,7 @@ fn process_uplink_in(stages: &mut impl HookStages) -> Decision<Verdict> {
             open(stages, HookStages::try_port_from_outside)?;
             Ok(stages.forward_to_pod())
         }
+        HostportMatch::Direct => Ok(stages.forward_to_pod()),
         HostportMatch::Socket | HostportMatch::None => Ok(Verdict::Pass),
     }
 }

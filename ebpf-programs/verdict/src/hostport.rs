@@ -9,11 +9,12 @@ use abi::{
 use crate::access;
 use crate::address::{is_forwardable, is_invalid_source, is_loopback, is_subnet_broadcast};
 use crate::flow::{self, Terms};
+use crate::flow_cache::Steps;
 use crate::masquerade::{masquerade_flag, next_port};
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
 use crate::row_cache;
-use crate::work::{Hook, HostportMatch, Transport, Work};
+use crate::work::{Fragment, Hook, HostportMatch, Transport, Work};
 
 /// Drops packets from outside with a source address of this node's pods, martians, and packets to
 /// addresses that no pod has.
@@ -80,17 +81,23 @@ pub(crate) fn is_pod_address(node: &impl Node, address: &Address) -> bool {
 }
 
 /// Looks up the hostport that a packet from outside is for; drops the packet if the hostport's pod
-/// is gone, or if no router would forward it to the pod. A packet to a pod's own address whose flow
-/// must be tracked is a match as well, without translation.
+/// is gone, or if no router would forward it to the pod. A packet to a pod's own address is a match
+/// as well, without translation: one whose flow must be tracked, and one that will never have any.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
     let found = match find_owner(node, work) {
         HostportMatch::Socket => return Ok(HostportMatch::Socket),
-        HostportMatch::None if !find_addressed_pod(node, work) => return Ok(HostportMatch::None),
-        HostportMatch::None => {
+        HostportMatch::None | HostportMatch::Direct if !find_addressed_pod(node, work) => {
+            return Ok(HostportMatch::None);
+        }
+        HostportMatch::None | HostportMatch::Direct => {
             access::check_outsider(node, work)?;
             if is_tracked(node, work) {
                 HostportMatch::Pod
+            } else if is_untracked(node, work) {
+                work.recorder.steps |= Steps::UNTRACKED;
+                work.translated = work.headers.tuple;
+                HostportMatch::Direct
             } else {
                 HostportMatch::None
             }
@@ -184,6 +191,25 @@ fn is_tracked<E: Node>(node: &E, work: &Work) -> bool {
     work.headers.may_open()
         && is_alive(node, &work.hostport)
         && (hides_replies(node, work) || may_clash(work))
+}
+
+/// Returns whether neither the packet nor any other with its tuple, in this direction or the other,
+/// will have a flow. Fragments are left to the stack.
+#[inline(always)]
+fn is_untracked<E: Node>(node: &E, work: &Work) -> bool {
+    work.headers.fragment == Fragment::Whole
+        && is_alive(node, &work.hostport)
+        && work.endpoint.flags & EndpointFlags::PUBLISHED == 0
+        && !is_internal(node, work)
+        && !hides_replies(node, work)
+}
+
+/// Returns whether the pod in [`Work::endpoint`] is in an internal network: what it receives
+/// without a flow is checked at its own interface.
+#[inline(always)]
+fn is_internal<E: Node>(node: &E, work: &Work) -> bool {
+    node.pod(work.endpoint.pod)
+        .is_some_and(|pod| pod.flags & EndpointFlags::INTERNAL != 0)
 }
 
 /// Returns whether the pod's packets to the sender are masqueraded unless they have a flow.

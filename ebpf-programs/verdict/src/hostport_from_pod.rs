@@ -49,7 +49,7 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportM
             Ok(HostportMatch::Socket)
         }
         HostportMatch::None if find_direct(node, work) => Ok(HostportMatch::Pod),
-        HostportMatch::None => Ok(HostportMatch::None),
+        HostportMatch::None | HostportMatch::Direct => Ok(HostportMatch::None),
         HostportMatch::Pod if is_source_of_sender(node, work) => {
             find_server(node, work)?;
             Ok(HostportMatch::Pod)

@@ -7,6 +7,7 @@ use abi::{
 
 use crate::address::{common_prefix, is_broadcast, is_link_local, is_multicast, same_subnet};
 use crate::flow::{self, Terms};
+use crate::flow_cache::Steps;
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
 use crate::row_cache;
@@ -67,14 +68,17 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
 /// Returns the origin of a packet that leaves with the address of a pod with these
 /// [`EndpointFlags`].
 #[inline(always)]
-fn untranslated_origin(work: &Work, flags: u32) -> Origin {
+fn untranslated_origin(work: &mut Work, flags: u32) -> Origin {
     let destination = &work.headers.tuple.destination;
     let is_closed = flags & EndpointFlags::PUBLISHED_ONLY != 0;
     if is_closed && work.headers.may_open() && !is_multicast(destination) {
-        Origin::Tracked
-    } else {
-        Origin::Elsewhere
+        return Origin::Tracked;
     }
+    // Flows to a published port, and from outside to a pod of a closed network, have replies.
+    if !is_closed && work.endpoint.flags & EndpointFlags::PUBLISHED == 0 {
+        work.recorder.steps |= Steps::UNTRACKED;
+    }
+    Origin::Elsewhere
 }
 
 /// Returns the origin of a packet with a source address of the node.

@@ -78,12 +78,19 @@ pub(crate) fn allows_translated<E: Node>(node: &E, work: &Work) -> bool {
 }
 
 /// Reports the connection of a packet that leaves the node behind netfilter, unless the agent has
-/// decided about it.
+/// decided about it. Without a flow, whose packets are counted, some packets are considered.
 #[inline(always)]
 pub(crate) fn report_left<E: Node + FlowCache>(env: &mut E, work: &mut Work) {
-    if is_on(env) && work.recorder.is_redirected == 0 {
-        report(env, work);
+    if !is_on(env) || work.recorder.is_redirected != 0 {
+        return;
     }
+    if !work.recorder.has_flow() {
+        work.sampling.packets = work.sampling.packets.wrapping_add(1);
+        if !is_sampled(work.sampling.packets) || !is_of_established(&work.headers) {
+            return;
+        }
+    }
+    report(env, work);
 }
 
 /// Returns whether a packet that a pod receives from bridge or stack is one of those that are

@@ -338,9 +338,11 @@ pub enum HostportMatch {
     Pod,
     /// A hostport, but the packet is for a connected socket of the node.
     Socket,
+    /// No hostport: a pod's own address, and no flow is needed.
+    Direct,
 }
 
-code_of_variants!(HostportMatch: Pod, Socket; else None);
+code_of_variants!(HostportMatch: Pod, Socket, Direct; else None);
 
 /// Whether a packet to a hostport, or its reply, fits the link of the receiving pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -170,6 +170,10 @@ pub(crate) fn hostport(view: &View<'_>, found: HostportMatch) -> Sentences {
                 "{destination} is a published port, but a socket of the node has this connection"
             )
         }
+        HostportMatch::Direct => {
+            let pod = view.facts.pod_name(view.work.endpoint.pod);
+            format!("{destination} is {pod}'s own address, and no published port")
+        }
         HostportMatch::Pod => {
             let hostport = &view.work.hostport;
             let pod = view.facts.pod_name(hostport.pod);

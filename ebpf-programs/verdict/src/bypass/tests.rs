@@ -5,8 +5,8 @@ use abi::{Direction, DropReason, EndpointFlags, Mac, SettingsFlags, UplinkFlags}
 
 use crate::outcome::Verdict;
 use crate::simulator::example::{
-    BRIDGE, FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, bridge_mac, gateway,
-    mac, node, other_mac, other_pod, pod, remote, world,
+    BRIDGE, FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, bridge_mac, friend,
+    gateway, mac, node, other_mac, other_pod, pod, remote, world,
 };
 use crate::simulator::frame::{Body, Frame, flag};
 use crate::simulator::{Place, Simulator, World};
@@ -217,6 +217,43 @@ fn hostport_packets_and_replies_are_redirected_from_uplink_to_pod() {
         let counters = &simulator.world.counters[&(POD, Direction::Ingress)];
         assert_eq!(counters.packets, 2);
     }
+}
+
+#[test]
+fn packets_to_a_pods_own_address_are_redirected_where_no_flow_is_needed() {
+    let enters = |world: World, body: &Body, family: usize| {
+        let mut simulator = Simulator::new(world);
+        let frame = Frame::new(friend()[family], pod()[family], body.clone()).bytes();
+        let (verdict, after) = simulator.run(Place::UplinkIn, UPLINK, &frame);
+        assert!(simulator.world.flows.is_empty());
+        (verdict, after)
+    };
+    let delivered = Verdict::RedirectPeer(INTERFACE);
+    let segment = Body::Tcp(40_000, 80, flag::ACK, Vec::new());
+    for family in FAMILIES {
+        let mut world = open_node();
+        world.egress_routes.insert(friend()[family], UPLINK);
+        for body in [&udp(), &segment, &Body::echo_request(&pod()[family], 7)] {
+            let (verdict, after) = enters(world.clone(), body, family);
+            assert_eq!(verdict, delivered);
+            assert_eq!(after[..12], [mac().bytes(), bridge_mac().bytes()].concat());
+        }
+        let mut published = world.clone();
+        for endpoint in published.endpoints.values_mut() {
+            endpoint.flags |= EndpointFlags::PUBLISHED;
+        }
+        assert_eq!(enters(published, &segment, family).0, Verdict::Pass);
+        let mut internal = world.clone();
+        internal.pods[POD as usize].flags |= EndpointFlags::INTERNAL;
+        assert_eq!(enters(internal, &segment, family).0, Verdict::Pass);
+        let mut beside_rules = world.clone();
+        beside_rules.settings.flags &= !SettingsFlags::BYPASS;
+        assert_eq!(enters(beside_rules, &udp(), family).0, Verdict::Pass);
+    }
+    let mut elsewhere = open_node();
+    elsewhere.egress_routes.insert(friend()[0], UPLINK + 1);
+    let unproven = enters(elsewhere, &udp(), 0).0;
+    assert_eq!(unproven, Verdict::Pass, "replies leave by another link");
 }
 
 /// Without a matching reverse path only the stack can decide, by its `rp_filter`, whether the

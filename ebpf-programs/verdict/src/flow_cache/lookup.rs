@@ -338,14 +338,19 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     // While the bypass is allowed, each packet of a flow may or may not bypass the stack: `Pass` is
     // then cached at the uplink's egress only.
     let is_stable = hook == Hook::UplinkOut || redirects || !bypass::is_allowed(env);
-    let is_tracked = hook == Hook::FromPod || work.recorder.has_flow();
-    let is_new = work.recorder.has_flow() && work.recorder.packets_before < env.cache_threshold();
+    let has_flow = work.recorder.has_flow();
+    let is_known = hook == Hook::FromPod || has_flow || work.recorder.is_untracked();
+    let is_new = has_flow && work.recorder.packets_before < env.cache_threshold();
     // Without an Ethernet header, the key was parsed at the wrong offset.
     let is_recorded = work.recorder.cacheable != 0 && work.headers.l3 == ETHERNET;
-    if hook == Hook::UplinkOut && is_recorded && is_tracked && !is_new && !redirects {
+    if hook == Hook::UplinkOut && is_recorded && is_known && !is_new && !redirects {
         offload::report_left(env, work);
+        // Reported by chance, not when an entry ends.
+        if !has_flow && work.recorder.is_redirected == 0 && offload::is_on(env) {
+            return;
+        }
     }
-    if !is_recorded || !is_stable || !is_tracked || is_new || matches!(verdict, Verdict::Drop(_)) {
+    if !is_recorded || !is_stable || !is_known || is_new || matches!(verdict, Verdict::Drop(_)) {
         return;
     }
     let to = match verdict {
@@ -367,7 +372,7 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     let Some(index) = take_entry(env, work) else {
         return;
     };
-    if work.recorder.has_flow() {
+    if has_flow {
         env.reset_pending(index, &work.headers.tuple, work.recorder.flow_id);
     }
     let lifetime = lifetime_of(env, work, hook, redirects);

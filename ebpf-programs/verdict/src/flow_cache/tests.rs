@@ -6,20 +6,21 @@ use abi::{
     Address, DropReason, EndpointFlags, Family, Flow, HostportKey, Port, SettingsFlags, Tuple,
     protocol,
 };
-use proptest::prelude::*;
 
+use self::events::{PUBLISHED, change};
 use super::MAX_AGE;
 use crate::bypass::tests::{UPLINK, open_node};
 use crate::node::{Node as _, Socket};
 use crate::outcome::Verdict;
 use crate::simulator::example::{
-    FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, bridge_mac, mac, node,
+    FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, bridge_mac, friend, mac, node,
     other_mac, other_pod, pod, remote,
 };
 use crate::simulator::frame::{Body, Frame, answer, answer_to_uplink, flag};
 use crate::simulator::{JIFFY, Place, Simulator, World};
 
 mod cache_keys;
+mod events;
 mod high_traffic;
 mod lifetimes;
 mod new_flows;
@@ -144,6 +145,11 @@ fn to_world(family: usize, body: Body) -> Vec<u8> {
     frame.from_to(mac(), bridge_mac()).bytes()
 }
 
+fn to_friend(family: usize, body: Body) -> Vec<u8> {
+    let frame = Frame::new(pod()[family], friend()[family], body);
+    frame.from_to(mac(), bridge_mac()).bytes()
+}
+
 /// Returns the pod's reply, sent through its gateway.
 fn pods_answer(delivered: &[u8]) -> Vec<u8> {
     let mut back = answer(delivered);
@@ -182,6 +188,38 @@ fn the_second_packet_of_each_kind_hits_the_flow_cache() {
                 twins.send(INTERFACE, &to_neighbour(family, body(1, 2)));
             }
             assert_eq!(twins.taken(), 5);
+        }
+    }
+}
+
+/// Returns a node whose pods exchange packets with [`friend`] without a flow.
+fn node_with_friend() -> World {
+    let mut world = open_node();
+    for address in friend() {
+        world.egress_routes.insert(address, UPLINK);
+    }
+    world
+}
+
+#[test]
+fn packets_that_need_no_flow_hit_the_flow_cache_unless_the_pod_is_published() {
+    for family in FAMILIES {
+        for (published, entering, leaving) in [(false, 2, 4), (true, 0, 2)] {
+            let mut twins = Twins::new(node_with_friend());
+            if published {
+                twins.change(|world| change(world, PUBLISHED));
+            }
+            let body = |from, to| tcp(from, to, flag::ACK);
+            let enter = Frame::new(friend()[family], pod()[family], body(53, 40_000)).bytes();
+            for _ in 0..3 {
+                twins.run(Place::UplinkIn, UPLINK, &enter);
+            }
+            assert_eq!(twins.taken(), entering, "{published}");
+            for _ in 0..3 {
+                let left = twins.send(INTERFACE, &to_friend(family, body(40_000, 53)));
+                assert!(left.is_some());
+            }
+            assert_eq!(twins.taken(), entering + leaving, "{published}");
         }
     }
 }
@@ -345,141 +383,5 @@ fn packets_of_a_limited_pod_do_not_hit_the_flow_cache() {
             twins.send(INTERFACE, &to_neighbour(0, udp(1, 2)));
         }
         assert_eq!(twins.taken(), 0);
-    }
-}
-
-/// An event on a node.
-#[derive(Clone, Debug)]
-enum Event {
-    Out(usize, u16, u8),
-    Back(usize),
-    Neighbour(usize, u16, u8),
-    FromNeighbour(usize, u16, u8),
-    Hostport(usize, u16, u8),
-    DialHostport(usize, u16, u8),
-    Wait(u64),
-    Sweep,
-    TableChange(u8),
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    let family = || 0..2_usize;
-    let port = || 40_000..40_003_u16;
-    // Flags 0 stand for UDP.
-    let body = || prop_oneof![4 => Just(0_u8), 6 => Just(flag::ACK), 2 => Just(flag::SYN), 1 => Just(flag::FIN | flag::ACK), 1 => Just(flag::RST)];
-    prop_oneof![
-        6 => (family(), port(), body()).prop_map(|(family, port, body)| Event::Out(family, port, body)),
-        6 => (0..8_usize).prop_map(Event::Back),
-        4 => (family(), port(), body()).prop_map(|(family, port, body)| Event::Neighbour(family, port, body)),
-        4 => (family(), port(), body()).prop_map(|(family, port, body)| Event::FromNeighbour(family, port, body)),
-        6 => (family(), port(), body()).prop_map(|(family, port, body)| Event::Hostport(family, port, body)),
-        3 => (family(), port(), body()).prop_map(|(family, port, body)| Event::DialHostport(family, port, body)),
-        2 => (0..100_000_000_u64).prop_map(Event::Wait),
-        1 => Just(Event::Wait(70_000_000_000)),
-        1 => Just(Event::Sweep),
-        1 => any::<u8>().prop_map(Event::TableChange),
-    ]
-}
-
-fn body(source: u16, destination: u16, kind: u8) -> Body {
-    match kind {
-        0 => udp(source, destination),
-        flags => tcp(source, destination, flags),
-    }
-}
-
-/// Changes one table; the same change applied twice restores it.
-fn change(world: &mut World, which: u8) {
-    let pod = world.pods.get_mut(OTHER_POD as usize).expect("a pod");
-    match which % 8 {
-        6 => world.settings.flags ^= SettingsFlags::EXIT_CHECK,
-        7 => {
-            for address in remote() {
-                if world.egress_routes.remove(&address).is_none() {
-                    world.egress_routes.insert(address, UPLINK);
-                }
-            }
-        }
-        0 => world.settings.flags ^= SettingsFlags::BYPASS,
-        1 => pod.generation ^= 1,
-        2 => {
-            for endpoint in world.endpoints.values_mut() {
-                endpoint.flags ^= EndpointFlags::PUBLISHED;
-            }
-        }
-        3 => pod.flags ^= EndpointFlags::BYPASS,
-        4 => {
-            for address in node() {
-                if !world.locals.remove(&address) {
-                    world.locals.insert(address);
-                }
-            }
-        }
-        _ => {
-            if world.mtus.remove(&OTHER_INTERFACE).is_none() {
-                world.mtus.insert(OTHER_INTERFACE, 40);
-            }
-        }
-    }
-}
-
-/// Applies the event to both nodes; `left` holds frames that wait for their replies.
-fn apply_event(twins: &mut Twins, left: &mut Vec<Vec<u8>>, event: &Event) {
-    match *event {
-        Event::Out(family, port, kind) => {
-            left.extend(twins.send(INTERFACE, &to_world(family, body(port, 53, kind))));
-        }
-        Event::Back(which) => {
-            if let Some(frame) = left.iter().rev().nth(which).cloned() {
-                twins.run(Place::UplinkIn, UPLINK, &answer_to_uplink(&frame));
-            }
-        }
-        Event::Neighbour(family, port, kind) => {
-            twins.send(INTERFACE, &to_neighbour(family, body(port, 80, kind)));
-        }
-        Event::FromNeighbour(family, port, kind) => {
-            let to = Frame::new(other_pod()[family], pod()[family], body(80, port, kind))
-                .from_to(other_mac(), mac());
-            twins.send(OTHER_INTERFACE, &to.bytes());
-        }
-        Event::Hostport(family, port, kind) => {
-            let frame = to_hostport(family, body(port, HOSTPORT, kind));
-            let (verdict, bytes) = twins.run(Place::UplinkIn, UPLINK, &frame);
-            if !matches!(verdict, Verdict::Drop(_)) {
-                twins.send(INTERFACE, &pods_answer(&bytes));
-            }
-        }
-        Event::DialHostport(family, port, kind) => {
-            let body = body(port, HOSTPORT, kind);
-            let frame = Frame::new(other_pod()[family], node()[family], body)
-                .from_to(other_mac(), bridge_mac());
-            twins.send(OTHER_INTERFACE, &frame.bytes());
-        }
-        Event::Wait(nanoseconds) => twins.wait(nanoseconds),
-        Event::Sweep => {
-            assert_eq!(twins.with.sweep(), twins.without.sweep());
-        }
-        Event::TableChange(which) => twins.change(|world| change(world, which)),
-    }
-}
-
-proptest! {
-    #[test]
-    fn a_node_with_flow_cache_behaves_as_one_without(
-        happenings in prop::collection::vec(event(), 1..120),
-        young in prop_oneof![Just(0), Just(3), Just(u64::MAX)],
-        busy in any::<bool>(),
-        reported in any::<bool>(),
-    ) {
-        let mut world = open_node();
-        if reported {
-            world.memory.events_valid_until = u64::MAX;
-        }
-        (world.memory.cache_threshold, world.memory.tcx_fast_path) = (young, busy);
-        let mut twins = Twins::new(world);
-        let mut left = Vec::new();
-        for event in &happenings {
-            apply_event(&mut twins, &mut left, event);
-        }
     }
 }

@@ -8,7 +8,8 @@ use super::*;
 use crate::bypass::tests::{UPLINK, open_node};
 use crate::outcome::Verdict;
 use crate::simulator::example::{
-    FAMILIES, INTERFACE, OTHER_INTERFACE, bridge_mac, mac, other_mac, other_pod, pod, remote,
+    FAMILIES, INTERFACE, OTHER_INTERFACE, bridge_mac, friend, mac, other_mac, other_pod, pod,
+    remote,
 };
 use crate::simulator::frame::{Body, Frame, answer_to_uplink, flag};
 use crate::simulator::{JIFFY, Place, Simulator};
@@ -72,8 +73,13 @@ fn verdict(node: &mut Simulator, packet: &[u8]) -> Verdict {
 
 /// Sends a packet through the stack: through the hook of the pod, and then that of the uplink.
 fn leave(node: &mut Simulator, packet: &[u8]) -> Vec<u8> {
+    leave_by(node, packet, Verdict::Pass)
+}
+
+/// Sends a packet through the hook of the pod, with this verdict, and that of the uplink.
+fn leave_by(node: &mut Simulator, packet: &[u8], expected: Verdict) -> Vec<u8> {
     let (verdict, bytes) = node.run(Place::FromPod, INTERFACE, packet);
-    assert_eq!(verdict, Verdict::Pass);
+    assert!(verdict == expected || matches!(verdict, Verdict::Redirect(_)));
     let (verdict, bytes) = node.run_next(Place::UplinkOut, UPLINK, &bytes);
     assert_eq!(verdict, Verdict::Pass);
     bytes
@@ -195,6 +201,38 @@ fn connections_that_leave_through_the_stack_are_reported_until_the_agent_decides
     node.world.memory.rulesets += 1;
     leave(&mut node, &packet);
     assert_eq!(node.world.candidates.len(), 1);
+}
+
+#[test]
+fn some_packets_that_leave_without_a_flow_are_reported() {
+    for family in FAMILIES {
+        let mut node = beside_rules();
+        node.world.egress_routes.insert(friend()[family], UPLINK);
+        let packet = |flags| {
+            let frame = Frame::new(pod()[family], friend()[family], tcp(flags));
+            frame.from_to(mac(), bridge_mac()).bytes()
+        };
+        for _ in 0..100 {
+            leave(&mut node, &packet(flag::SYN));
+        }
+        assert_eq!(node.world.candidates, []);
+        for _ in 0..100 {
+            leave(&mut node, &packet(flag::ACK));
+        }
+        let reported = std::mem::take(&mut node.world.candidates);
+        assert!((1..20).contains(&reported.len()), "{}", reported.len());
+        let key = tuple(family, friend());
+        assert!(reported.iter().all(|candidate| candidate.tuple == key));
+        accept(&mut node, key);
+        for _ in 0..100 {
+            leave_by(
+                &mut node,
+                &packet(flag::ACK),
+                Verdict::RedirectNeigh(UPLINK),
+            );
+        }
+        assert_eq!(node.world.candidates, []);
+    }
 }
 
 #[test]

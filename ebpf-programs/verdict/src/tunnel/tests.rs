@@ -138,7 +138,8 @@ fn pods_send_nothing_to_the_tunnels_port_of_this_node_or_a_peer() {
 fn inner_packets_have_the_source_of_a_peers_pod() {
     for family in FAMILIES {
         let inner = |source: [Address; 2]| Frame::new(source[family], pod()[family], question(53));
-        assert_eq!(received(TUNNEL, &inner(friend())), Verdict::Pass);
+        let delivered = Verdict::RedirectPeer(INTERFACE);
+        assert_eq!(received(TUNNEL, &inner(friend())), delivered);
         for source in [remote(), foreign_sender(), node(), pod()] {
             let verdict = received(TUNNEL, &inner(source));
             assert_eq!(verdict, Verdict::Drop(DropReason::TunnelSource));
@@ -161,7 +162,7 @@ fn inner_packets_are_for_pods_and_published_ports_only() {
                 &Frame::new(friend()[family], to[family], question(port)),
             )
         };
-        assert_eq!(inner(pod(), 53), Verdict::Pass);
+        assert_eq!(inner(pod(), 53), Verdict::RedirectPeer(INTERFACE));
         assert!(!matches!(inner(gateway(), HOSTPORT), Verdict::Drop(_)));
         for to in [gateway(), node(), remote(), foreign_sender()] {
             assert_eq!(inner(to, 22), dropped);

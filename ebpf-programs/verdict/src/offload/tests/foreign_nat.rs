@@ -6,8 +6,8 @@ use super::{accept_translated, beside_rules};
 use crate::bypass::tests::{UPLINK, set_time_to_live};
 use crate::outcome::Verdict;
 use crate::simulator::example::{
-    FAMILIES, INTERFACE, OTHER_INTERFACE, OTHER_POD, bridge_mac, gateway, mac, node, other_mac,
-    other_pod, pod, remote,
+    FAMILIES, INTERFACE, OTHER_INTERFACE, OTHER_POD, bridge_mac, friend, gateway, mac, node,
+    other_mac, other_pod, pod, remote,
 };
 use crate::simulator::frame::{Body, Frame, TO, flag};
 use crate::simulator::{JIFFY, Place, Simulator};
@@ -178,6 +178,36 @@ fn replies_of_a_node_port_leave_with_the_address_of_the_node() {
             assert_eq!((verdict, bytes), (Verdict::Pass, left));
         }
         assert_eq!(node.world.candidates, []);
+    }
+}
+
+/// Nothing has a flow of ours: netfilter alone translates the service's address.
+#[test]
+fn a_service_on_another_node_is_translated_in_both_directions() {
+    for family in FAMILIES {
+        let [client, service, _] = to_service(family);
+        let server = (friend()[family], 8080);
+        let mut node = beside_rules();
+        node.world.egress_routes.insert(friend()[family], UPLINK);
+        accept_translated(&mut node, tuple(client, service), tuple(client, server));
+        accept_translated(&mut node, tuple(server, client), tuple(service, client));
+        let packet = frame(client, service, [mac(), bridge_mac()], flag::ACK);
+        let answer = frame(server, client, [TO, TO], flag::ACK);
+        for _ in 0..4 {
+            let (verdict, bytes) = node.run(Place::FromPod, INTERFACE, &packet);
+            assert_eq!(verdict, Verdict::RedirectNeigh(UPLINK));
+            let left = routed(client, server, [mac(), bridge_mac()]);
+            assert_eq!(bytes, left);
+            let (verdict, bytes) = node.run_next(Place::UplinkOut, UPLINK, &bytes);
+            assert_eq!((verdict, bytes), (Verdict::Pass, left));
+            let (verdict, bytes) = node.run(Place::UplinkIn, UPLINK, &answer);
+            assert_eq!(verdict, Verdict::RedirectPeer(INTERFACE));
+            assert_eq!(bytes, routed(service, client, [bridge_mac(), mac()]));
+        }
+        // Three at each hook.
+        assert_eq!(node.world.memory.hits, 9);
+        assert_eq!(node.world.candidates, []);
+        assert!(node.world.flows.is_empty());
     }
 }
 
