@@ -6,8 +6,8 @@ use crate::goals::Goal;
 use crate::plan::Plan;
 use crate::row::Row;
 use crate::{
-    add_latency, bulk, checks, connect, datagrams, docker, drops, flows, memory, packet_cost, pair,
-    plugin_start, policies, request_response, shaping,
+    add_latency, between_nodes, bulk, checks, connect, datagrams, docker, drops, flows, memory,
+    packet_cost, pair, plugin_start, policies, request_response, shaping,
 };
 
 /// A group of measurements with one name on the command line.
@@ -164,6 +164,15 @@ pub(crate) const FAMILIES: &[Family] = &[
         company: true,
         measure: shaping::measure,
         goals: shaping::GOALS,
+    },
+    Family {
+        name: "nodes",
+        title: "pods of two nodes",
+        about: "CPU time per small UDP packet between pods of two nodes, by routes and in tunnels, by the number of peers",
+        usual: false,
+        company: true,
+        measure: between_nodes::measure,
+        goals: between_nodes::GOALS,
     },
     Family {
         name: "pair",

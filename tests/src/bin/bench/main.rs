@@ -9,6 +9,7 @@
 
 mod add_latency;
 mod background_load;
+mod between_nodes;
 mod bulk;
 mod checks;
 mod company;

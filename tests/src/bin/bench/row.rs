@@ -29,6 +29,9 @@ pub(crate) mod system {
     pub(crate) const DOCKER_ALONE: &str = "dockerd alone";
     /// Viaduct while no client follows drop events.
     pub(crate) const WITHOUT_LISTENER: &str = "viaduct, no listener";
+    /// A VXLAN device with static entries, a bridge and netfilter's masquerade, as flannel makes
+    /// them.
+    pub(crate) const FLANNEL: &str = "bridge and VXLAN, nft";
     /// The plain kernel, without the functions of a CNI plugin. A family has at most one of them.
     pub(crate) const PLAIN: [&str; 2] = [FORWARDING, BASELINE];
 }

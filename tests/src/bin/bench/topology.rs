@@ -4,6 +4,7 @@ mod bare_veth;
 mod docker;
 mod forwarding;
 mod idle_driver;
+mod nodes;
 mod other_hostports;
 mod reference;
 mod viaduct;
@@ -18,6 +19,9 @@ use crate::company::Company;
 
 pub(crate) use docker::{DockerNode, Driver};
 pub(crate) use forwarding::Forwarding;
+pub(crate) use nodes::{
+    flannel as flannel_nodes, routing as routing_nodes, viaduct as viaduct_nodes,
+};
 pub(crate) use reference::{Attached, Reference, Tables};
 pub(crate) use viaduct::{Viaduct, mappings, usual_flags};
 
@@ -97,6 +101,12 @@ impl Topology {
     /// Returns the node with its agent; `None` for other systems.
     pub(crate) fn viaduct(&self) -> Option<&Viaduct> {
         self.parts.downcast_ref::<Viaduct>()
+    }
+
+    /// Sets the name of the system in reports.
+    pub(crate) fn named(mut self, system: &'static str) -> Self {
+        self.system = system;
+        self
     }
 
     /// Returns whether the system has this way.

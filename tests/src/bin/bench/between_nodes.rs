@@ -1,0 +1,124 @@
+//! CPU time of one UDP packet between pods of two nodes: by routes and in tunnels, with few and
+//! with many peers, beside plain routing and beside the kernel's VXLAN with a bridge and netfilter.
+
+use anyhow::{Context as _, Result};
+
+use crate::goals::Goal;
+use crate::packet_cost;
+use crate::plan::Plan;
+use crate::row::{Row, system};
+use crate::topology::{self, Topology};
+
+/// Peers of the larger cluster.
+const MANY: u32 = 5_000;
+
+const ROUTES: &str = "by routes";
+const TUNNEL: &str = "in a tunnel";
+const MANY_ROUTES: &str = "by routes, 5,000 peers";
+const MANY_TUNNEL: &str = "in a tunnel, 5,000 peers";
+
+/// Viaduct with one peer, beside which it is measured with many.
+const ONE_PEER: &str = "viaduct, one peer";
+/// Viaduct without a tunnel, beside which it is measured with one.
+const UNTUNNELLED: &str = "viaduct, by routes";
+
+pub(crate) const GOALS: &[Goal] = &[
+    goal(ROUTES, system::FORWARDING, 1.05),
+    goal(TUNNEL, UNTUNNELLED, 1.5),
+    goal(TUNNEL, system::FLANNEL, 0.8),
+    goal(MANY_ROUTES, ONE_PEER, 1.05),
+    goal(MANY_TUNNEL, ONE_PEER, 1.05),
+];
+
+const fn goal(subject: &'static str, other: &'static str, bound: f64) -> Goal {
+    Goal {
+        subject,
+        other,
+        bound,
+    }
+}
+
+pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
+    let company = plan.company;
+    let viaduct = |name: &'static str, between: &str, peers: u32| {
+        topology::viaduct_nodes(company, between, peers).map(|it| it.named(name))
+    };
+    let systems: Vec<Topology> = vec![
+        topology::routing_nodes(company)?,
+        topology::flannel_nodes(company)?,
+        viaduct(ROUTES, "direct", 0)?,
+        viaduct(TUNNEL, "tunnel", 0)?,
+        viaduct(MANY_ROUTES, "direct", MANY)?,
+        viaduct(MANY_TUNNEL, "tunnel", MANY)?,
+    ];
+    compared(&packet_cost::measure_systems(plan, &systems)?)
+}
+
+/// Returns the rows in which each system is beside those that it is compared with.
+fn compared(measured: &[Row]) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, systems) in [
+        (
+            ROUTES,
+            &[
+                (system::FORWARDING, system::FORWARDING),
+                (ROUTES, system::VIADUCT),
+            ][..],
+        ),
+        (
+            TUNNEL,
+            &[
+                (system::FORWARDING, system::FORWARDING),
+                (system::FLANNEL, system::FLANNEL),
+                (ROUTES, UNTUNNELLED),
+                (TUNNEL, system::VIADUCT),
+            ],
+        ),
+        (
+            MANY_ROUTES,
+            &[(ROUTES, ONE_PEER), (MANY_ROUTES, system::VIADUCT)],
+        ),
+        (
+            MANY_TUNNEL,
+            &[(TUNNEL, ONE_PEER), (MANY_TUNNEL, system::VIADUCT)],
+        ),
+    ] {
+        for (from, system) in systems {
+            let found = measured.iter().find(|row| row.system == *from);
+            rows.push(Row {
+                name: name.to_owned(),
+                system: (*system).to_owned(),
+                ..found
+                    .with_context(|| format!("{from} was not measured"))?
+                    .clone()
+            });
+        }
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_goal_has_both_rows() {
+        let row = |system: &str| Row {
+            samples: vec![1.0],
+            ..Row::new("pod → pod", system, "ns per packet")
+        };
+        let measured = [
+            system::FORWARDING,
+            system::FLANNEL,
+            ROUTES,
+            TUNNEL,
+            MANY_ROUTES,
+            MANY_TUNNEL,
+        ]
+        .map(row);
+        let rows = compared(&measured).unwrap();
+        for goal in GOALS {
+            assert!(goal.evaluate(&rows).is_some(), "{goal:?}");
+        }
+    }
+}
