@@ -316,8 +316,8 @@ impl RuleChanges {
         })
     }
 
-    /// Waits for a change since the last call, except for what comes and goes with pods: hostports in
-    /// our own table, and rules in our own chain. What others do there is found later. Safe to
+    /// Waits for a change since the last call, except for what comes and goes with pods: hostports
+    /// in our own table, and rules in our own chain. What others do there is found later. Safe to
     /// cancel.
     pub async fn next(&mut self) -> io::Result<()> {
         loop {
