@@ -1,6 +1,5 @@
 //! Peers: pods of several nodes see each other's own addresses, by routes that follow the list.
 
-use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
