@@ -106,7 +106,9 @@ fn tuple_of(frame: &Frame, body: &Body) -> Tuple {
     let (number, ports) = match body {
         Body::Tcp(from, to, ..) => (protocol::TCP, [*from, *to]),
         Body::Udp(from, to, _) => (protocol::UDP, [*from, *to]),
-        other => unreachable!("{other:?}"),
+        Body::UdpUnchecked(..) | Body::Sctp(..) | Body::Icmp(..) | Body::Other(..) => {
+            unreachable!("{body:?}")
+        }
     };
     let [source_port, destination_port] = ports.map(Port::new);
     Tuple {
