@@ -352,7 +352,6 @@ fn record<E: Node>(env: &mut E, work: &mut Work, tuple: &Tuple) {
             new = new.or(old);
         }
     }
-    work.policy.found = new;
     env.record_policy_flow(&work.policy.answer, &new);
 }
 

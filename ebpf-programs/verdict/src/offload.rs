@@ -15,8 +15,8 @@ use crate::packet::Packet;
 use crate::row_cache;
 use crate::work::{Fragment, Headers, Sampling, Transport, Work};
 
-/// One of so many packets to a pod is considered, a power of two: most short connections end
-/// unreported.
+/// One of so many packets to a pod, and of those that leave without a flow, is considered, a power
+/// of two: most short connections end unreported.
 const SAMPLED: u32 = 16;
 /// Reports of a CPU in a jiffy about packets from sources of one account. The rest of its packets
 /// are considered in later ones.

@@ -45,8 +45,8 @@ pub struct DatapathTables {
     pub identities: BTreeMap<PrefixKey, u32>,
     /// What rule sets of network policies allow: keys with their lengths in bits.
     pub policy_rules: BTreeSet<(u32, PolicyRule)>,
-    /// Answers of connections that network policies have allowed, with their times in seconds of
-    /// `CLOCK_MONOTONIC`.
+    /// Which ends of connections have let packets pass that network policies allow, by the tuple of
+    /// the answers.
     pub policy_flows: BTreeMap<Tuple, PolicyFlow>,
     /// The flow table, with pending counters.
     pub flows: BTreeMap<Tuple, Flow>,

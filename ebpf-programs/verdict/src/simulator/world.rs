@@ -76,7 +76,7 @@ pub struct World {
     pub identities: BTreeMap<PrefixKey, u32>,
     /// What network policies allow: keys with their lengths in bits.
     pub policy_rules: BTreeSet<(u32, PolicyRule)>,
-    /// Answers of connections that network policies have allowed, with the time.
+    /// Which ends of connections have let packets pass, by the tuple of the answers.
     pub policy_flows: BTreeMap<Tuple, PolicyFlow>,
     /// The flow table.
     pub flows: BTreeMap<Tuple, Flow>,
