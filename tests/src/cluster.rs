@@ -65,14 +65,17 @@ impl Cluster {
         others.map(ClusterNode::peer).collect()
     }
 
-    /// Sends each node the list of all others, and fails unless it routes to them, or adds no
-    /// routes.
+    /// Sends each node the list of all others, and fails unless it routes to them.
     pub fn put_all_peers(&self) -> Result<()> {
+        self.put_all_peers_as("routed")
+    }
+
+    /// Sends each node the list of all others, and fails unless each peer gets this state.
+    pub fn put_all_peers_as(&self, state: &str) -> Result<()> {
         for (number, node) in (1..).zip(&self.nodes) {
-            let states = node.put_peers(&self.others(number))?;
-            for state in states.as_array().context("a list")? {
-                let is_fine = state["state"] == "routed" || state["state"] == "unrouted";
-                ensure!(is_fine, "node {number}: {state}");
+            let peers = node.put_peers(&self.others(number))?;
+            for peer in peers.as_array().context("a list")? {
+                ensure!(peer["state"] == state, "node {number}: {peer}");
             }
         }
         Ok(())

@@ -17,13 +17,19 @@ const TUNNEL: &str = "--between-nodes=tunnel";
 /// Port of the server in each pod.
 const PORT: u16 = 7000;
 
-/// Returns two nodes with the policy, whose agents have the flags.
+/// Returns two nodes with the policy, whose agents have the flags and route to each other.
 fn dropping(filter: PacketFilter, flags: &[&str]) -> Result<Cluster> {
+    let cluster = unconnected(filter, flags)?;
+    cluster.put_all_peers()?;
+    Ok(cluster)
+}
+
+/// Returns two nodes with the policy, whose agents have the flags and no peers.
+fn unconnected(filter: PacketFilter, flags: &[&str]) -> Result<Cluster> {
     let cluster = Cluster::new(2, flags)?;
     for node in &cluster.nodes {
         filter.drop_by_default(&node.host.sandbox.node)?;
     }
-    cluster.put_all_peers()?;
     Ok(cluster)
 }
 
@@ -109,7 +115,8 @@ fn pods_of_peers_in_tunnels_pass_a_policy_of_a_native_nft_table() -> Result<()> 
 /// Routes of the nodes' own, to peers on the link.
 #[test]
 fn pods_of_peers_pass_a_policy_without_routes_of_ours() -> Result<()> {
-    let cluster = dropping(PacketFilter::IptablesNft, &["--between-nodes=none"])?;
+    let cluster = unconnected(PacketFilter::IptablesNft, &["--between-nodes=none"])?;
+    cluster.put_all_peers_as("unrouted")?;
     for (node, other) in [(0, 1), (1, 0)] {
         let via = cluster.nodes[other].addresses();
         let prefixes = peer(if other == 0 { 1 } else { 2 })["prefixes"].clone();
