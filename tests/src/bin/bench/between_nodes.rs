@@ -7,7 +7,7 @@ use crate::goals::Goal;
 use crate::packet_cost;
 use crate::plan::Plan;
 use crate::row::{Row, system};
-use crate::topology::{self, Topology};
+use crate::topology::{self, Topology, Way};
 
 /// Peers of the larger cluster.
 const MANY: u32 = 5_000;
@@ -54,8 +54,15 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     compared(&packet_cost::measure_systems(plan, &systems)?)
 }
 
-/// Returns the rows in which each system is beside those that it is compared with.
+/// Returns the rows in which each system is beside those that it is compared with, for each load.
 fn compared(measured: &[Row]) -> Result<Vec<Row>> {
+    let loads = measured.chunk_by(|row, next| row.name == next.name);
+    let rows = loads.map(compared_under).collect::<Result<Vec<_>>>()?;
+    Ok(rows.concat())
+}
+
+/// As [`compared`], for the rows of one load.
+fn compared_under(measured: &[Row]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, systems) in [
         (
@@ -84,13 +91,15 @@ fn compared(measured: &[Row]) -> Result<Vec<Row>> {
         ),
     ] {
         for (from, system) in systems {
-            let found = measured.iter().find(|row| row.system == *from);
+            let mut of_load = measured.iter();
+            let found = of_load
+                .find(|row| row.system == *from)
+                .with_context(|| format!("{from} was not measured"))?;
+            let load = found.name.strip_prefix(Way::PodToPod.name());
             rows.push(Row {
-                name: name.to_owned(),
+                name: format!("{name}{}", load.unwrap_or_default()),
                 system: (*system).to_owned(),
-                ..found
-                    .with_context(|| format!("{from} was not measured"))?
-                    .clone()
+                ..found.clone()
             });
         }
     }
@@ -120,5 +129,13 @@ mod tests {
         for goal in GOALS {
             assert!(goal.evaluate(&rows).is_some(), "{goal:?}");
         }
+        let other_load = measured.clone().map(|row| Row {
+            name: "pod → pod, without replies".to_owned(),
+            ..row
+        });
+        let both = compared(&[measured, other_load].concat()).unwrap();
+        assert_eq!(both.len(), 2 * rows.len());
+        let last = both.last().map(|row| row.name.as_str());
+        assert_eq!(last, Some("in a tunnel, 5,000 peers, without replies"));
     }
 }

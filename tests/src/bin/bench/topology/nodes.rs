@@ -1,10 +1,8 @@
 //! Two nodes with a pod each: connected by plain routing, by a VXLAN device as flannel makes it, or
 //! by Viaduct.
 
-use std::net::IpAddr;
-
 use anyhow::Result;
-use e2e::cluster::network::{Host, Network};
+use e2e::cluster::network::{Network, addresses};
 use e2e::cluster::{Cluster, ClusterNode, large_cluster, peer};
 use e2e::{Machine, set_bridge_netfilter};
 use serde_json::Value;
@@ -25,8 +23,8 @@ const PEERS: &str = "/run/peers.json";
 /// Creates two nodes that route to each other, without NAT and rules.
 pub(crate) fn routing(company: Company) -> Result<Topology> {
     plain(company, system::FORWARDING, |node, _, other| {
-        let via = other.addresses[0];
-        node.call(&format!("ip route add {} via {via}", pods(other.number)))
+        let (pods, [via, _]) = (network(other), addresses(other));
+        node.call(&format!("ip route add {pods}/24 via {via}"))
             .map(drop)
     })
 }
@@ -36,9 +34,9 @@ pub(crate) fn routing(company: Company) -> Result<Topology> {
 pub(crate) fn flannel(company: Company) -> Result<Topology> {
     plain(company, system::FLANNEL, |node, own, other| {
         let (device, port) = FLANNEL;
-        let (local, remote) = (own.addresses[0], other.addresses[0]);
-        let (at, there) = (network(own.number), network(other.number));
-        let (own_mac, other_mac) = (mac(own.number), mac(other.number));
+        let ([local, _], [remote, _]) = (addresses(own), addresses(other));
+        let (at, there) = (network(own), network(other));
+        let (own_mac, other_mac) = (mac(own), mac(other));
         let forward = "iptables-nft -A FORWARD";
         let masquerade = "iptables-nft -t nat -A POSTROUTING";
         for command in [
@@ -103,22 +101,20 @@ fn set_peers(node: &ClusterNode, other: u8, many: u32) -> Result<()> {
     node.agent.ctl(&format!("peers set {PEERS}")).map(drop)
 }
 
-/// Creates two nodes with bridges of the plain kernel. `connect` lets the first machine reach the
-/// pods of the last host.
+/// Creates two nodes with bridges of the plain kernel. `connect` lets a machine, with the number of
+/// its node, reach the pods of the node with the other number.
 fn plain(
     company: Company,
     system: &'static str,
-    connect: impl Fn(&Machine, &Numbered, &Numbered) -> Result<()>,
+    connect: impl Fn(&Machine, u8, u8) -> Result<()>,
 ) -> Result<Topology> {
     let network = Network::flat(2)?;
-    let numbered: Vec<_> = network.hosts.iter().map(Numbered::of).collect();
     let mut nodes = Vec::new();
-    for (host, own) in network.hosts.into_iter().zip(&numbered) {
-        let node = Forwarding::on(host.sandbox, [10, 81, own.number])?;
+    for host in network.hosts {
+        let (own, other) = (host.number, 3 - host.number);
+        let node = Forwarding::on(host.sandbox, [10, 81, own])?;
         company.join(&node.sandbox.node, Tables::Nft)?;
-        for other in numbered.iter().filter(|other| other.number != own.number) {
-            connect(&node.sandbox.node, own, other)?;
-        }
+        connect(&node.sandbox.node, own, other)?;
         let pod = node.plug("pod", 2)?;
         nodes.push((node, pod));
     }
@@ -134,25 +130,6 @@ fn plain(
         paths: vec![path],
         parts: Box::new((nodes, network.switch)),
     })
-}
-
-/// A host's number and addresses.
-struct Numbered {
-    number: u8,
-    addresses: [IpAddr; 2],
-}
-
-impl Numbered {
-    fn of(host: &Host) -> Self {
-        Self {
-            number: host.number,
-            addresses: host.addresses,
-        }
-    }
-}
-
-fn pods(number: u8) -> String {
-    format!("{}/24", network(number))
 }
 
 fn network(number: u8) -> String {
