@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Agent, Config, Pod, Sandbox, UPLINK, WORLD, deadline, enlarge_receive_buffer, skipped, until,
+    Agent, Config, Pod, Sandbox, UPLINK, WORLD, deadline, enlarge_receive_buffer,
+    keeps_departure_times, skipped, until,
 };
 use serde_json::{Value, json};
 
@@ -141,6 +142,10 @@ fn packets_beyond_the_limit_wait_in_the_uplinks_fq_qdisc() -> Result<()> {
     let fq = format!("tc qdisc replace dev {UPLINK} root fq");
     if sandbox.node.call(&fq).is_err() {
         skipped("sch_fq");
+        return Ok(());
+    }
+    if !keeps_departure_times() {
+        skipped("bpf_skb_set_tstamp");
         return Ok(());
     }
     for bypass in ["never", "always"] {

@@ -3,6 +3,7 @@
 //! So a hostport stays its pod's while the agent is dead and its own sockets on the port are gone.
 
 use core::ffi::c_void;
+use core::ptr;
 
 use abi::{Address, HOLDER_MARK, Port};
 use aya_ebpf::helpers::{bpf_for_each_map_elem, bpf_get_current_pid_tgid, bpf_set_retval};
@@ -13,6 +14,11 @@ use verdict::hostport_from_node::{self, SocketRequest};
 use crate::hostport_from_node::tables;
 use crate::maps::LOCALS;
 use crate::socket::Socket;
+
+/// Whether the kernel has `bpf_set_retval` for these programs; 0 if not. Without it, the error is
+/// `EPERM`. The loader probes the kernel and sets it.
+#[unsafe(no_mangle)]
+static HAS_SET_RETVAL: u64 = 1;
 
 const ALLOW: i32 = 1;
 const REFUSE: i32 = 0;
@@ -45,8 +51,13 @@ fn bind(socket: Socket, request: SocketRequest) -> i32 {
     if hostport_from_node::conflicts_with_hostport(&tables(), &request, process)
         || (everywhere && conflicts_somewhere(request, process))
     {
-        // SAFETY: the helper takes a number.
-        unsafe { bpf_set_retval(ADDRESS_IN_USE) };
+        // SAFETY: a static that only the loader writes, before the object is loaded; volatile,
+        // because the compiler must not use the initial value. The helper takes a number.
+        unsafe {
+            if ptr::read_volatile(&raw const HAS_SET_RETVAL) != 0 {
+                bpf_set_retval(ADDRESS_IN_USE);
+            }
+        }
         return REFUSE;
     }
     ALLOW

@@ -117,6 +117,14 @@ pub(crate) fn pop_clock(turn: &mut ClockEntry) -> bool {
 pub(crate) static FLOW_CACHE: Array<CacheEntry> =
     Array::with_max_entries(names::CACHE_CAPACITY, names::MMAPABLE.flag());
 
+/// An element for each CPU, for loops over all of them: `bpf_loop` is newer than
+/// `bpf_for_each_map_elem`. Never written or pinned. The loader sets the capacity.
+#[map]
+pub(crate) static CPUS: Array<u32> = Array::with_max_entries(MOST_CPUS, 0);
+
+/// Most CPUs of a machine (`CONFIG_NR_CPUS`).
+const MOST_CPUS: u32 = 8_192;
+
 /// Buckets of [`FLOW_CACHE`], which say where the entry of a key is. A part for each CPU, which
 /// other CPUs read only to search for acknowledgment numbers. Never pinned, as [`SCRATCH`]. The
 /// loader sets the capacity.

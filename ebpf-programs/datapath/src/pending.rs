@@ -7,16 +7,16 @@
 use core::ffi::c_void;
 use core::ptr;
 
+use abi::PendingCounters;
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::bpf_loop;
+use aya_ebpf::helpers::bpf_for_each_map_elem;
+use verdict::PendingSearch;
 use verdict::flow_cache::WAYS;
 
 use crate::flow_cache;
 use crate::kernel::Kernel;
-use crate::maps::{self, PENDING, Scratch};
+use crate::maps::{self, CPUS, PENDING, Scratch};
 
-/// Most CPUs of a machine, with the keys of a bucket each; the loop ends behind the last one.
-const MOST: u32 = 8_192 * WAYS;
 const CONTINUE: i64 = 0;
 const STOP: i64 = 1;
 
@@ -39,27 +39,38 @@ pub(crate) extern "C" fn distance(
     work.pending.sequence = sequence as u32;
     work.pending.least = u32::MAX;
     // SAFETY: the callback has the signature that the helper calls.
-    unsafe { bpf_loop(MOST, visit as *mut c_void, ptr::null_mut(), 0) };
+    unsafe {
+        let cpus = (&raw const CPUS).cast_mut().cast();
+        bpf_for_each_map_elem(cpus, visit as *mut c_void, ptr::null_mut(), 0);
+    }
     match maps::work(Scratch::Packet) {
         Some(work) => u64::from(work.pending.least),
         None => u64::from(u32::MAX),
     }
 }
 
-/// Compares the counters of one key of the bucket, of one CPU.
-extern "C" fn visit(number: u32, _: *mut c_void) -> i64 {
+/// Compares the counters of all keys of the bucket, of one CPU.
+extern "C" fn visit(_: *mut c_void, cpu: *const u32, _: *mut u32, _: *mut c_void) -> i64 {
     let Some(work) = maps::work(Scratch::Packet) else {
         return STOP;
     };
     let search = &mut work.pending;
-    let first = (number / WAYS).wrapping_mul(flow_cache::capacity());
+    // SAFETY: the kernel calls this with the index of an element.
+    let first = unsafe { *cpu }.wrapping_mul(flow_cache::capacity());
     let Some(bucket) = flow_cache::bucket(first.wrapping_add(search.bucket)) else {
         return STOP;
     };
-    let index = first.wrapping_add(bucket.entry(number % WAYS));
-    let Some(counters) = PENDING.get_ptr(index) else {
-        return STOP;
-    };
+    for way in 0..WAYS {
+        if let Some(counters) = PENDING.get_ptr(first.wrapping_add(bucket.entry(way))) {
+            compare(search, counters);
+        }
+    }
+    CONTINUE
+}
+
+/// Compares the counters of one key.
+#[inline(always)]
+fn compare(search: &mut PendingSearch, counters: *const PendingCounters) {
     // SAFETY: the element exists for as long as the map. Another CPU may write it meanwhile: each
     // field is a number that is read whole.
     let (flow_id, packets, acknowledged) = unsafe {
@@ -73,5 +84,4 @@ extern "C" fn visit(number: u32, _: *mut c_void) -> i64 {
     if flow_id == search.flow_id && packets != 0 && distance < search.least {
         search.least = distance;
     }
-    CONTINUE
 }

@@ -12,6 +12,11 @@ use crate::atomic;
 use crate::kernel::Kernel;
 use crate::maps::{BUCKETS, LIMITS, PEERS, SHAPED};
 
+/// Whether the kernel has `bpf_skb_set_tstamp`; 0 if not. A time that is written without it is lost
+/// when the packet is redirected. The loader probes the kernel and sets it.
+#[unsafe(no_mangle)]
+static HAS_SKB_SET_TSTAMP: u64 = 1;
+
 /// `BPF_SKB_TSTAMP_DELIVERY_MONO`: the time is a delivery time, by `CLOCK_MONOTONIC`.
 const DEPARTURE: u32 = 1;
 
@@ -135,6 +140,11 @@ impl Shaper for Kernel {
 
     #[inline(always)]
     fn may_delay(&self) -> bool {
+        // SAFETY: a static that only the loader writes, before the object is loaded; volatile,
+        // because the compiler must not use the initial value.
+        if unsafe { ptr::read_volatile(&raw const HAS_SKB_SET_TSTAMP) } == 0 {
+            return false;
+        }
         self.settings()
             .is_some_and(|settings| settings.flags & SettingsFlags::DELIVERY_TIME != 0)
     }

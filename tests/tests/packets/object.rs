@@ -10,6 +10,7 @@ use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use e2e::bpf_object;
+use kernel::helper_constants;
 use model::DatapathLogLevel;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -49,7 +50,11 @@ impl Object {
         })?;
         let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
         let level = log.number();
+        let helpers = helper_constants();
         let mut options = EbpfLoader::new();
+        for (name, value) in &helpers {
+            options.override_global(name, value, true);
+        }
         options
             .override_global(aya_log::LEVEL, &level, true)
             .map_max_entries(

@@ -10,6 +10,7 @@ use abi::maps::{self, programs};
 use abi::{Address, Bucket, Direction, Limit, SettingsFlags, Shaped, TICKS};
 use anyhow::{Context as _, Result};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
+use e2e::{keeps_departure_times, skipped};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use verdict::simulator::example::{self, INTERFACE, POD};
@@ -238,6 +239,10 @@ fn fix_header(packet: &mut [u8]) {
 #[test]
 fn a_packet_beyond_the_burst_gets_a_departure_time() -> Result<()> {
     const RATE: u64 = 24_000;
+    if !keeps_departure_times() {
+        skipped("bpf_skb_set_tstamp");
+        return Ok(());
+    }
     on_bench(|bench| {
         let limited = Limit::new(RATE, 40_000, 1);
         limit(bench, Direction::Egress, &limited)?;

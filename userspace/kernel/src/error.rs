@@ -95,6 +95,12 @@ pub enum OpenError {
         /// Name of the map or program.
         name: &'static str,
     },
+    /// The kernel is too old: the programs cannot do without this helper.
+    #[error("this kernel has no {helper}: Viaduct needs Linux 5.15 or later")]
+    Kernel {
+        /// Name of the helper.
+        helper: &'static str,
+    },
     /// The kernel refused the BPF object.
     #[error("cannot load {what} into the kernel")]
     Load {

@@ -10,7 +10,7 @@ use crate::Feature;
 use crate::bpf::bpf_object::BpfObject;
 use crate::bpf::cgroup::{NodeCgroup, Sockets};
 use crate::bpf::datapath_log::DatapathLog;
-use crate::bpf::features::Probed;
+use crate::bpf::features::{self, Probed};
 use crate::bpf::pins::Pins;
 use crate::bpf::programs::{Capacities, Programs};
 use crate::bpf::tables::Tables;
@@ -82,6 +82,7 @@ impl Host {
             cache_entries,
             datapath_log,
         } = options;
+        features::required()?;
         let bytes = BpfObject::read(object)?;
         let mut netlink = Netlink::open().attempt(|| "open a netlink socket".to_owned())?;
         let mut pins = Pins::open(bpffs)?;

@@ -35,7 +35,7 @@ pub use bpf::cgroup::{NodeCgroup, cgroup_root, configured_cgroup};
 pub use bpf::datapath_log::{DatapathLog, DatapathLogRecord, follow_datapath_log};
 pub use bpf::datapath_reader::DatapathReader;
 pub use bpf::drop_reader::{DropListener, DropReader, DropReport};
-pub use bpf::features::Feature;
+pub use bpf::features::{Feature, helper_constants};
 pub use bpf::flows::FlowReader;
 pub use bpf::offloads::Offloads;
 pub use bpf::pins::remove_pins;

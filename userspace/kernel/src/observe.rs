@@ -154,7 +154,7 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     foreign_paths.extend(routing.by_tos);
     let entries = (host.tables.all(&names)).attempt(|| "read the datapath's tables".to_owned())?;
     Ok(Observed {
-        heeds_departure: !with_fq.is_empty(),
+        heeds_departure: !with_fq.is_empty() && host.probed.keeps_departure_times(),
         routes: routing.entries,
         tunnels,
         routes_by_port: routing.by_port,

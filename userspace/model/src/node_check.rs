@@ -55,9 +55,9 @@ node_checks! {
     /// The agent has given up the privileges that it does not need.
     Sandbox = "sandbox",
         do "Start the agent without `--sandbox off`.";
-    /// The kernel is 6.1 or later: older ones are not tested.
+    /// The kernel is 5.15 or later: older ones are not tested.
     KernelVersion = "kernel-version",
-        do "Boot a kernel of 6.1 or later.";
+        do "Boot a kernel of 5.15 or later.";
     /// The kernel has the system call `bpf`, and its build has what the datapath needs: cgroup
     /// programs, clsact, bridges and veth pairs.
     KernelConfig = "kernel-config",

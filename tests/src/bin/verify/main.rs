@@ -23,7 +23,8 @@ use std::process::ExitCode;
 
 use abi::maps::programs;
 use anyhow::{Context as _, Result, bail};
-use aya::programs::{Program, ProgramError};
+use aya::programs::{Program, ProgramError, ProgramType};
+use aya::sys::{BpfHelper, is_helper_supported};
 use aya::{Ebpf, EbpfLoader};
 use clap::Parser;
 use model::DatapathLogLevel;
@@ -130,14 +131,21 @@ fn load_all(
     costs: &mut BTreeMap<String, Cost>,
 ) -> Result<Ebpf> {
     let level = log.number();
-    let mut loaded = EbpfLoader::new()
+    let helpers = kernel::helper_constants();
+    let mut options = EbpfLoader::new();
+    for (constant, value) in &helpers {
+        options.override_global(constant, value, true);
+    }
+    let mut loaded = options
         .default_map_pin_directory(pins)
         .override_global(aya_log::LEVEL, &level, true)
         .load(object)
         .context("cannot load the object")?;
     for (name, program) in loaded.programs_mut() {
         let has_log = matches!(program, Program::SchedClassifier(_)) && name != programs::SWEEP;
-        let name = if log == DatapathLogLevel::Off {
+        let name = if matches!(program, Program::Xdp(_)) && !has_xdp_prefilter()? {
+            continue;
+        } else if log == DatapathLogLevel::Off {
             name.to_owned()
         } else if has_log {
             format!("{name}/{log}")
@@ -192,14 +200,17 @@ fn private_bpffs() -> Result<TempDir> {
     Ok(folder)
 }
 
+/// Whether the kernel can load the XDP prefilter, which a node may do without.
+fn has_xdp_prefilter() -> Result<bool> {
+    let load = BpfHelper::BPF_FUNC_xdp_load_bytes;
+    Ok(is_helper_supported(ProgramType::Xdp, load)?)
+}
+
 fn load(program: &mut Program) -> Result<Cost> {
     into_kernel(program)?;
     let info = program.info()?;
-    let verified = info
-        .verified_instruction_count()
-        .context("the kernel does not report verified instructions")?;
     Ok(Cost {
-        verified: verified.into(),
+        verified: info.verified_instruction_count().map(u64::from),
         machine_code: info.size_jitted().into(),
         nanoseconds: None,
     })

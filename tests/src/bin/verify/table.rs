@@ -18,8 +18,9 @@ const NONE: &str = "-";
 /// The cost of one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// Instructions that the verifier processed, over all paths.
-    pub(crate) verified: u64,
+    /// Instructions that the verifier processed, over all paths; `None` before Linux 5.16, which
+    /// does not count them.
+    pub(crate) verified: Option<u64>,
     /// Size of the JIT-compiled code in bytes.
     pub(crate) machine_code: u64,
     /// Nanoseconds for a packet of an established flow; `None` for programs without this
@@ -85,13 +86,12 @@ impl Table {
             "# program", "instructions", "machine code", "ns a packet"
         );
         for (name, cost) in &self.costs {
-            let nanoseconds = cost
-                .nanoseconds
-                .map_or_else(|| NONE.to_owned(), |nanoseconds| nanoseconds.to_string());
             let _ = writeln!(
                 text,
-                "{name:<24} {:>12} {:>12} {nanoseconds:>12}",
-                cost.verified, cost.machine_code
+                "{name:<24} {:>12} {:>12} {:>12}",
+                shown(cost.verified),
+                cost.machine_code,
+                shown(cost.nanoseconds)
             );
         }
         text
@@ -112,6 +112,16 @@ impl Table {
     }
 }
 
+fn shown(number: Option<u64>) -> String {
+    number.map_or_else(|| NONE.to_owned(), |number| number.to_string())
+}
+
+fn parsed(word: &str) -> Result<Option<u64>> {
+    (word != NONE)
+        .then(|| word.parse().with_context(|| word.to_owned()))
+        .transpose()
+}
+
 fn row(line: &str) -> Result<(String, Cost)> {
     let [name, verified, machine_code, nanoseconds] =
         line.split_whitespace().collect::<Vec<_>>()[..]
@@ -121,12 +131,9 @@ fn row(line: &str) -> Result<(String, Cost)> {
     Ok((
         name.to_owned(),
         Cost {
-            verified: verified.parse()?,
+            verified: parsed(verified)?,
             machine_code: machine_code.parse()?,
-            nanoseconds: match nanoseconds {
-                NONE => None,
-                number => Some(number.parse()?),
-            },
+            nanoseconds: parsed(nanoseconds)?,
         },
     ))
 }
@@ -134,14 +141,15 @@ fn row(line: &str) -> Result<(String, Cost)> {
 fn grown(before: &Table, after: &Table) -> Vec<String> {
     let mut changes = Vec::new();
     for (name, cost) in &after.costs {
-        match before.costs.get(name) {
-            Some(old) if cost.verified * 100 > old.verified * (100 + GROWTH_PERCENT) => changes
-                .push(format!(
-                    "{name}: {} instructions, before {}",
-                    cost.verified, old.verified
-                )),
-            Some(_) => {}
-            None => changes.push(format!("{name}: new program")),
+        let Some(old) = before.costs.get(name) else {
+            changes.push(format!("{name}: new program"));
+            continue;
+        };
+        // Where the kernel counts them.
+        if let (Some(new), Some(old)) = (cost.verified, old.verified)
+            && new * 100 > old * (100 + GROWTH_PERCENT)
+        {
+            changes.push(format!("{name}: {new} instructions, before {old}"));
         }
     }
     let gone = before
@@ -166,7 +174,7 @@ mod tests {
 
     fn table(kernel: &str, verified: u64) -> Table {
         let cost = Cost {
-            verified,
+            verified: Some(verified),
             machine_code: 900,
             nanoseconds: Some(150),
         };

@@ -7,7 +7,7 @@ use super::files::Files;
 use super::report::{Check, Outcome, Section};
 
 /// Oldest version that is tested.
-const TESTED: (u32, u32) = (6, 1);
+const TESTED: (u32, u32) = (5, 15);
 
 /// Options of the kernel's build without which the datapath cannot be attached.
 const REQUIRED: [&str; 8] = [

@@ -160,11 +160,11 @@ fn a_node_that_is_well_has_no_fault() {
 #[test]
 fn each_fault_of_the_kernel_is_a_check() {
     let root = Root::new();
-    root.write("proc/sys/kernel/osrelease", "5.15.0-91-generic\n");
+    root.write("proc/sys/kernel/osrelease", "5.14.0-91-generic\n");
     root.write("proc/sys/net/core/bpf_jit_enable", "0\n");
     let config = "CONFIG_BPF_SYSCALL=y\nCONFIG_NET_CLS_ACT=y\nCONFIG_NET_CLS_BPF=m\nCONFIG_NET_SCH_INGRESS=m\n\
         CONFIG_BRIDGE=m\nCONFIG_VETH=m\nCONFIG_CGROUPS=y\n# CONFIG_CGROUP_BPF is not set\n";
-    root.write("boot/config-5.15.0-91-generic", config);
+    root.write("boot/config-5.14.0-91-generic", config);
     let section = root.kernel();
     assert_eq!(
         faults(&section),
@@ -177,7 +177,7 @@ fn each_fault_of_the_kernel_is_a_check() {
     );
     let message = &find(&section, "kernel-config").message;
     assert!(message.ends_with("without CONFIG_CGROUP_BPF"), "{message}");
-    root.write("lib/modules/5.15.0-91-generic/modules.dep", "");
+    root.write("lib/modules/5.14.0-91-generic/modules.dep", "");
     let module = find(&root.kernel(), "kernel-modules").outcome;
     assert_eq!(module, Outcome::Ok);
     root.remove("proc/sys/kernel/unprivileged_bpf_disabled");

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeInclusive;
 
-use aya::programs::{SchedClassifier, TcAttachType};
+use aya::programs::{ProgramType, SchedClassifier, TcAttachType};
+use aya::sys::{BpfHelper, is_helper_supported};
 use nix::errno::Errno;
 use nix::sys::time::TimeValLike as _;
 use nix::time::{ClockId, clock_getres};
@@ -15,7 +16,7 @@ use steps::SocketHook;
 
 use crate::bpf::instructions::{CALL, EXIT, MOVE, instruction, low_bits, offset_bits};
 use crate::bpf::probe_redirect_peer;
-use crate::error::{io_error, is};
+use crate::error::{OpenError, io_error, is};
 use crate::syscall;
 
 /// `BPF_F_IPV6` of `bpf_l4_csum_replace`.
@@ -23,6 +24,10 @@ const CHECKSUM_OF_IPV6: u64 = 0x80;
 
 /// `BPF_FIB_LOOKUP_MARK` of `bpf_fib_lookup`.
 const LOOKUP_BY_MARK: u64 = 1 << 5;
+
+/// Constants of the object: whether the kernel has these helpers.
+const HAS_SET_RETVAL: &str = "HAS_SET_RETVAL";
+const HAS_SKB_SET_TSTAMP: &str = "HAS_SKB_SET_TSTAMP";
 
 /// Nanoseconds of the shortest and the longest jiffy (`CONFIG_HZ` 1000 and 100).
 const JIFFIES: RangeInclusive<u64> = 1_000_000..=10_000_000;
@@ -48,6 +53,8 @@ pub(crate) struct Probed {
     checksum: io::Result<()>,
     mark: io::Result<()>,
     scrub: io::Result<()>,
+    departure: io::Result<()>,
+    retval: io::Result<()>,
     jiffy: u64,
 }
 
@@ -59,6 +66,8 @@ impl Probed {
             checksum: checksum(),
             mark: lookup_by_mark(),
             scrub: probe_redirect_peer::probe(),
+            departure: departure(),
+            retval: retval(),
             jiffy: jiffy(),
         }
     }
@@ -85,6 +94,16 @@ impl Probed {
     /// Whether `bpf_redirect_peer` scrubs the packets that it redirects.
     pub(crate) fn peers_scrub(&self) -> bool {
         self.scrub.is_ok()
+    }
+
+    /// Whether the departure time of a packet outlives its redirection.
+    pub(crate) fn keeps_departure_times(&self) -> bool {
+        self.departure.is_ok()
+    }
+
+    /// Returns the object's constants for helpers that not all supported kernels have.
+    pub(crate) fn helpers(&self) -> [(&'static str, u64); 2] {
+        constants_of(&self.retval, &self.departure)
     }
 
     /// Returns all features; `unavailable` are the cgroup programs that cannot be attached, and
@@ -114,7 +133,20 @@ impl Probed {
             "bpf_redirect_peer scrubs the packets that are redirected to a pod",
             "bpf_redirect_peer does not scrub packets; our programs do, with one more helper call for each packet",
         );
-        vec![tcx, checksum, mark, scrub, sockets(unavailable)]
+        let departure = feature(
+            "departure-times",
+            &self.departure,
+            "packets of limited pods can get an earliest departure time, which the qdisc fq honours",
+            "packets get no departure time; limits are enforced by policing, and TCP sockets are paced",
+        );
+        let retval = feature(
+            "bind-errors",
+            &self.retval,
+            "bind to a hostport fails with EADDRINUSE, as for a port in use",
+            "bind to a hostport fails with EPERM",
+        );
+        let sockets = sockets(unavailable);
+        vec![tcx, checksum, mark, scrub, departure, retval, sockets]
     }
 }
 
@@ -158,6 +190,61 @@ fn jiffy() -> u64 {
         .and_then(|resolution| u64::try_from(resolution.num_nanoseconds()).ok())
         .filter(|resolution| JIFFIES.contains(resolution))
         .unwrap_or(*JIFFIES.end())
+}
+
+/// Returns the object's constants for the helpers of this kernel, for loaders other than the
+/// agent's.
+pub fn helper_constants() -> [(&'static str, u64); 2] {
+    constants_of(&retval(), &departure())
+}
+
+fn constants_of(retval: &io::Result<()>, departure: &io::Result<()>) -> [(&'static str, u64); 2] {
+    [
+        (HAS_SET_RETVAL, retval.is_ok().into()),
+        (HAS_SKB_SET_TSTAMP, departure.is_ok().into()),
+    ]
+}
+
+/// Fails on a kernel without what all programs need: walks over maps (`bpf_for_each_map_elem`,
+/// Linux 5.13). A kernel that cannot be probed passes: its verifier has the last word.
+pub(crate) fn required() -> Result<(), OpenError> {
+    let walk = BpfHelper::BPF_FUNC_for_each_map_elem;
+    match is_helper_supported(ProgramType::SchedClassifier, walk) {
+        Ok(false) => Err(OpenError::Kernel {
+            helper: "bpf_for_each_map_elem",
+        }),
+        Ok(true) | Err(_) => Ok(()),
+    }
+}
+
+/// Since Linux 5.18.
+fn departure() -> io::Result<()> {
+    helper(
+        ProgramType::SchedClassifier,
+        BpfHelper::BPF_FUNC_skb_set_tstamp,
+        "bpf_skb_set_tstamp",
+    )
+}
+
+/// Since Linux 6.1 for these programs.
+fn retval() -> io::Result<()> {
+    helper(
+        ProgramType::CgroupSockAddr,
+        BpfHelper::BPF_FUNC_set_retval,
+        "bpf_set_retval",
+    )
+}
+
+/// Returns `Ok` where programs of this type can call the helper.
+pub(crate) fn helper(kind: ProgramType, helper: BpfHelper, name: &str) -> io::Result<()> {
+    match is_helper_supported(kind, helper) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("this kernel has no {name} for such programs"),
+        )),
+        Err(error) => Err(io_error(&error)),
+    }
 }
 
 /// Queries the TCX programs of `lo`. A kernel before 6.6, or one built without TCX, returns an
@@ -246,11 +333,17 @@ mod tests {
             checksum: Ok(()),
             mark: Ok(()),
             scrub: Err(io::Error::other("it is not")),
+            departure: Err(Errno::EINVAL.into()),
+            retval: Ok(()),
             jiffy: jiffy(),
         };
         assert!(JIFFIES.contains(&probed.jiffy()), "{probed:?}");
         assert!(!probed.has_tcx());
         assert!(!probed.peers_scrub());
+        assert_eq!(
+            probed.helpers(),
+            [(HAS_SET_RETVAL, 1), (HAS_SKB_SET_TSTAMP, 0)]
+        );
         assert_eq!(probed.checksum_flag(), CHECKSUM_OF_IPV6);
         let unavailable = BTreeMap::from([(SocketHook::Bind4, "no".to_owned())]);
         let list = probed.list(&unavailable);
@@ -262,6 +355,8 @@ mod tests {
         assert_eq!(of("tcx"), Some(false));
         assert_eq!(of("checksum-of-ipv6"), Some(true));
         assert_eq!(of("peers-scrub"), Some(false));
+        assert_eq!(of("departure-times"), Some(false));
+        assert_eq!(of("bind-errors"), Some(true));
         assert_eq!(of("socket-hooks"), Some(false));
         assert!(list.iter().all(|it| it.available == it.reason.is_empty()));
     }

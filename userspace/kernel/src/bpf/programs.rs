@@ -59,7 +59,7 @@ const REDIRECT_PEER_SCRUBS: &str = "REDIRECT_PEER_SCRUBS";
 /// Constants of the object, with the values that the loader writes into them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoaderConstants {
-    pub(crate) numbers: [(&'static str, u64); 5],
+    pub(crate) numbers: [(&'static str, u64); 7],
     /// Level of the datapath log.
     pub(crate) log: DatapathLogLevel,
 }
@@ -71,12 +71,15 @@ pub(crate) fn constants(
     capacities: Capacities,
     log: DatapathLogLevel,
 ) -> LoaderConstants {
+    let [set_retval, set_tstamp] = probed.helpers();
     let numbers = [
         (CACHE_CAPACITY, capacities.cache_of_cpu.into()),
         (CHECKSUM_FLAG, probed.checksum_flag()),
         (JIFFY, probed.jiffy()),
         (UPLINK_HANDOFF, probed.has_tcx().into()),
         (REDIRECT_PEER_SCRUBS, probed.peers_scrub().into()),
+        set_retval,
+        set_tstamp,
     ];
     LoaderConstants { numbers, log }
 }
@@ -110,6 +113,7 @@ pub(crate) fn load(
         .map_max_entries(abi::maps::FLOWS.name, capacities.flows)
         .map_max_entries(abi::maps::TURNS.name, capacities.flows)
         .map_max_entries(abi::maps::PENDING.name, cached)
+        .map_max_entries(CPUS, capacities.cpus)
         .map_max_entries(FLOW_CACHE, cached)
         .map_max_entries(CACHE_BUCKETS, cached / abi::maps::CACHE_WAYS)
         .map_max_entries(
@@ -130,6 +134,8 @@ pub(crate) fn load(
 /// memory.
 const FLOW_CACHE: &str = "FLOW_CACHE";
 const CACHE_BUCKETS: &str = "CACHE_BUCKETS";
+/// Name of the map with an element for each CPU.
+const CPUS: &str = "CPUS";
 
 /// The loaded classifier programs, and the directory of their pinned links.
 pub(crate) struct Programs {

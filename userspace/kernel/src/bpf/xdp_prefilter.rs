@@ -11,13 +11,15 @@ use std::path::PathBuf;
 
 use abi::maps::programs::XDP_GUARD;
 use aya::Ebpf;
-use aya::programs::Xdp;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::XdpMode;
+use aya::programs::{ProgramType, Xdp};
+use aya::sys::BpfHelper;
 use model::IfName;
 use nix::errno::Errno;
 use steps::{AttachedPrefilter, NodeLink};
 
+use crate::bpf::features;
 use crate::bpf::pinned_link;
 use crate::bpf::pins::Pins;
 use crate::bpf::program_load::retry_interrupted;
@@ -83,6 +85,8 @@ impl XdpPrefilters {
             .try_into()
             .map_err(|error| io_error(&error))?;
         if self.program.is_none() {
+            let load = BpfHelper::BPF_FUNC_xdp_load_bytes;
+            features::helper(ProgramType::Xdp, load, "bpf_xdp_load_bytes")?;
             let info = retry_interrupted(|| program.load()).and_then(|()| program.info());
             self.program = Some(info.map_err(|error| io_error(&error))?.id());
         }

@@ -166,7 +166,11 @@ pub(crate) fn load_foreign_object(node: &Node) -> Ebpf {
         .expect("a directory")
         .keep();
     run(&format!("mount -t bpf bpf {}", pins.display()));
+    let helpers = kernel::helper_constants();
     let mut loader = EbpfLoader::new();
+    for (name, value) in &helpers {
+        loader.override_global(name, value, true);
+    }
     loader.default_map_pin_directory(pins);
     loader.load_file(object()).expect("our object")
 }
