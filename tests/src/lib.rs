@@ -13,6 +13,7 @@
 
 mod agent;
 pub mod api_server;
+pub mod browser;
 mod capture;
 mod cgroup;
 pub mod chain;

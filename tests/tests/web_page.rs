@@ -1,8 +1,5 @@
 //! `--web-page`: the page for browsers, in a headless Chromium.
 
-#[path = "web_page/browser.rs"]
-mod browser;
-
 use std::fs;
 use std::io::{ErrorKind, copy};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
-use browser::{Browser, CHROMIUM};
+use e2e::browser::{Browser, CHROMIUM};
 use e2e::{
     Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, Verb, WORLD, addresses, program,
     skipped, tcp_echo, tcp_source, until,

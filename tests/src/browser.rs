@@ -11,14 +11,15 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use e2e::{Machine, Process, patient};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::{Machine, Process, patient};
+
 /// Where Debian installs it.
-pub(crate) const CHROMIUM: &str = "/usr/bin/chromium";
+pub const CHROMIUM: &str = "/usr/bin/chromium";
 
 /// Starts Chromium with its messages on descriptors 3 and 4. Arguments: the two pipes, the profile.
 const LAUNCH: &str = "exec /usr/bin/chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage \
@@ -26,20 +27,20 @@ const LAUNCH: &str = "exec /usr/bin/chromium --headless=new --no-sandbox --disab
      about:blank 3<\"$1\" 4>\"$2\"";
 
 /// A browser with one page. Dropping it kills it.
-pub(crate) struct Browser {
+pub struct Browser {
     process: Process,
     _profile: TempDir,
     requests: File,
     messages: Receiver<Value>,
     /// Events that have arrived: method and parameters.
-    pub(crate) events: Vec<Value>,
+    pub events: Vec<Value>,
     session: Option<String>,
     last: u64,
 }
 
 impl Browser {
     /// Starts Chromium with an empty page.
-    pub(crate) fn start(machine: &Machine) -> Result<Self> {
+    pub fn start(machine: &Machine) -> Result<Self> {
         let profile = tempfile::tempdir()?;
         let [requests, answers] = ["requests", "answers"].map(|name| profile.path().join(name));
         for pipe in [&requests, &answers] {
@@ -71,7 +72,7 @@ impl Browser {
     }
 
     /// Executes a method, and returns its result.
-    pub(crate) fn call(&mut self, method: &str, parameters: &Value) -> Result<Value> {
+    pub fn call(&mut self, method: &str, parameters: &Value) -> Result<Value> {
         self.last += 1;
         let mut message = json!({ "id": self.last, "method": method, "params": parameters });
         if let Some(session) = &self.session {
@@ -97,7 +98,7 @@ impl Browser {
     }
 
     /// Evaluates an expression, and awaits its value if it is a promise.
-    pub(crate) fn evaluate(&mut self, expression: &str) -> Result<Value> {
+    pub fn evaluate(&mut self, expression: &str) -> Result<Value> {
         let parameters = json!({
             "expression": expression, "awaitPromise": true, "returnByValue": true,
         });
@@ -108,14 +109,14 @@ impl Browser {
     }
 
     /// Loads a page.
-    pub(crate) fn navigate(&mut self, url: &str) -> Result<()> {
+    pub fn navigate(&mut self, url: &str) -> Result<()> {
         let loaded = self.call("Page.navigate", &json!({ "url": url }))?;
         ensure!(loaded["errorText"].is_null(), "{url}: {loaded}");
         Ok(())
     }
 
     /// Sets the size of the page, and the colour scheme that the reader prefers.
-    pub(crate) fn emulate(&mut self, width: u32, scheme: &str) -> Result<()> {
+    pub fn emulate(&mut self, width: u32, scheme: &str) -> Result<()> {
         let size = json!({
             "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500,
         });
@@ -129,7 +130,7 @@ impl Browser {
     }
 
     /// Returns a picture of the whole page as PNG.
-    pub(crate) fn screenshot(&mut self) -> Result<Vec<u8>> {
+    pub fn screenshot(&mut self) -> Result<Vec<u8>> {
         let parameters = json!({ "format": "png", "captureBeyondViewport": true });
         let taken = self.call("Page.captureScreenshot", &parameters)?;
         let text = taken["data"].as_str().context("no picture")?;
