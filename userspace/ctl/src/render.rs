@@ -156,7 +156,7 @@ pub(crate) fn reloaded(reloaded: &Reloaded) -> String {
 /// Renders attachments, one line each.
 pub(crate) fn list(attachments: &[AttachmentView], style: TableStyle) -> String {
     if attachments.is_empty() {
-        return "No attachments.\n".to_owned();
+        return style.no_rows("No attachments.");
     }
     let narrow = [
         "POD",

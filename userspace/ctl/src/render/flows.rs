@@ -12,7 +12,7 @@ use super::table::{TableStyle, number, row, styled_table, text};
 /// measured.
 pub(crate) fn flows(view: &FlowsView, rates: Option<&[f64]>, style: TableStyle) -> String {
     if view.flows.is_empty() && view.matching == 0 {
-        return "No flows.\n".to_owned();
+        return style.no_rows("No flows.");
     }
     let columns = [
         "POD",

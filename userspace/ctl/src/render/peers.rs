@@ -9,7 +9,7 @@ use super::table::{TableStyle, row, styled_table, text};
 /// Renders peers, one line each, and below them what cannot be applied.
 pub(crate) fn peers(peers: &[PeerView], style: TableStyle) -> String {
     if peers.is_empty() {
-        return "No peers.\n".to_owned();
+        return style.no_rows("No peers.");
     }
     let header = ["PEER", "STATE", "PREFIXES", "ADDRESSES", "ROUTES"];
     let rows = peers.iter().map(|peer| {

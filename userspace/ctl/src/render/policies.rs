@@ -9,7 +9,7 @@ use super::table::{TableStyle, number, row, styled_table, text};
 /// Renders network policies, one line each. A direction of which a policy says nothing is `-`.
 pub(crate) fn policies(view: &PoliciesView, style: TableStyle) -> String {
     if view.policies.is_empty() {
-        return "No network policies.\n".to_owned();
+        return style.no_rows("No network policies.");
     }
     let narrow = ["NAME", "INGRESS", "EGRESS", "PODS"];
     let wide = ["SELECTORS", "CONTAINERS"];

@@ -24,8 +24,8 @@ pub(crate) fn ports(
     chosen.retain(is_chosen);
     if chosen.is_empty() {
         return match wanted {
-            Some(number) => format!("No pod publishes host port {number}.\n"),
-            None => "No published ports.\n".to_owned(),
+            Some(number) => style.no_rows(&format!("No pod publishes host port {number}.")),
+            None => style.no_rows("No published ports."),
         };
     }
     let header = [

@@ -19,6 +19,16 @@ impl TableStyle {
         headers: true,
         wide: false,
     };
+
+    /// Returns what is printed in place of a table without rows: a sentence, and nothing without
+    /// headers, since scripts then count lines.
+    pub(super) fn no_rows(self, sentence: &str) -> String {
+        if self.headers {
+            format!("{sentence}\n")
+        } else {
+            String::new()
+        }
+    }
 }
 
 /// Formats a table without borders, columns separated by two spaces.
@@ -98,6 +108,6 @@ mod tests {
             assert!(line.len() > with_header.len(), "{line}");
         }
         assert!(text.contains(&attachments[0].mac), "{text}");
-        assert_eq!(list(&[], wide), "No attachments.\n");
+        assert_eq!(list(&[], wide), "");
     }
 }
