@@ -1,5 +1,6 @@
 //! `demo`: shows every feature live, with the real agent and the real plugin.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -21,6 +22,9 @@ pub(crate) struct Args {
     /// mapping
     #[arg(long)]
     hostports: bool,
+    /// Write what is shown as a picture (SVG) in which the lines appear in their time
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 impl Args {
@@ -44,5 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     command::run(Command::new("cargo").args(build))?;
     let mut demo = privilege::as_root(project::target().join("debug/demo"))?;
     demo.args(args.words()).env("VIADUCT_DIST", project::dist());
+    if let Some(file) = &args.record {
+        demo.arg("--record").arg(std::path::absolute(file)?);
+    }
     command::run(&mut demo)
 }

@@ -13,11 +13,13 @@ mod host_state;
 mod hostports;
 mod keep;
 mod latency;
+mod recording;
 mod scenario;
 mod screen;
 mod teardown;
 mod traffic;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -40,6 +42,9 @@ struct Args {
     /// mapping
     #[arg(long)]
     hostports: bool,
+    /// Write what is shown as a picture (SVG) in which the lines appear in their time
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -49,7 +54,7 @@ fn main() -> ExitCode {
     if let Err(error) = run(&mut screen, &args) {
         screen.failure("the demo", &error);
     }
-    screen.close(started.elapsed())
+    screen.close(started.elapsed(), args.record.as_deref())
 }
 
 fn run(screen: &mut Screen, args: &Args) -> Result<()> {

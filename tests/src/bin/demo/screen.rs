@@ -1,19 +1,49 @@
 //! Output of the demo: sections of aligned lines, each marked as good or failed.
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::{Error, Result};
 
+use super::recording::Recording;
+
 /// Width of the column of labels.
 const LABEL: usize = 46;
 
-/// Standard output, with or without colours, and the number of good and failed lines.
+/// How a part of a line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Plain,
+    Bold,
+    Good,
+    Bad,
+    Dim,
+}
+
+/// A part of a line.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    pub(crate) look: Look,
+    pub(crate) text: String,
+}
+
+impl Span {
+    pub(crate) fn new(look: Look, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { look, text }
+    }
+}
+
+/// Standard output, with or without colours, a recording of it, and the number of good and failed
+/// lines.
 pub(crate) struct Screen {
     colour: bool,
+    recording: Recording,
     good: u32,
     bad: u32,
 }
@@ -23,15 +53,16 @@ impl Screen {
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         Self {
             colour,
+            recording: Recording::begin(),
             good: 0,
             bad: 0,
         }
     }
 
     /// Prints the title of a section.
-    pub(crate) fn section(&self, title: &str) {
-        let bold = self.style(Style::new().bold());
-        print(&format!("\n{bold}{title}{bold:#}"));
+    pub(crate) fn section(&mut self, title: &str) {
+        self.print(&[]);
+        self.print(&[Span::new(Look::Bold, title)]);
     }
 
     /// Prints a checked line: good with a value, failed with an error.
@@ -39,8 +70,7 @@ impl Screen {
         match value {
             Ok(value) => {
                 self.good += 1;
-                let green = self.style(AnsiColor::Green.on_default());
-                marked(&format!("{green}✓{green:#}"), label, value);
+                self.marked(Span::new(Look::Good, "✓"), label, (Look::Plain, value));
             }
             Err(error) => self.failure(label, &error),
         }
@@ -49,54 +79,78 @@ impl Screen {
     /// Prints a failed line.
     pub(crate) fn failure(&mut self, label: impl Display, error: &Error) {
         self.bad += 1;
-        let red = self.style(AnsiColor::Red.on_default().bold());
-        marked(
-            &format!("{red}✗{red:#}"),
-            label,
-            format!("{red}{error:#}{red:#}"),
-        );
+        let text = format!("{error:#}");
+        self.marked(Span::new(Look::Bad, "✗"), label, (Look::Bad, text));
     }
 
     /// Prints a line without a check.
-    pub(crate) fn note(&self, text: impl Display) {
-        let dim = self.style(Style::new().dimmed());
+    pub(crate) fn note(&mut self, text: impl Display) {
         for line in text.to_string().lines() {
-            print(&format!("    {dim}{line}{dim:#}"));
+            self.print(&[Span::new(Look::Plain, "    "), Span::new(Look::Dim, line)]);
         }
     }
 
-    /// Prints the summary, and returns the exit code.
-    pub(crate) fn close(&self, took: Duration) -> ExitCode {
+    /// Prints the summary, writes the recording into a file if one is given, and returns the exit
+    /// code.
+    pub(crate) fn close(mut self, took: Duration, record: Option<&Path>) -> ExitCode {
         let (good, bad, seconds) = (self.good, self.bad, took.as_secs_f32());
-        if bad == 0 {
-            let green = self.style(AnsiColor::Green.on_default().bold());
-            print(&format!(
-                "\n{green}{good} of {good} checks passed{green:#} in {seconds:.1} s"
-            ));
+        let all = good + bad;
+        let summary = if bad == 0 {
+            Span::new(Look::Good, format!("{good} of {all} checks passed"))
+        } else {
+            Span::new(Look::Bad, format!("{bad} of {all} checks failed"))
+        };
+        self.print(&[]);
+        self.print(&[
+            summary,
+            Span::new(Look::Plain, format!(" in {seconds:.1} s")),
+        ]);
+        if let Some(path) = record
+            && let Err(error) = fs::write(path, self.recording.svg())
+        {
+            self.failure(path.display(), &error.into());
+        }
+        if self.bad == 0 {
             ExitCode::SUCCESS
         } else {
-            let red = self.style(AnsiColor::Red.on_default().bold());
-            let all = good + bad;
-            print(&format!(
-                "\n{red}{bad} of {all} checks failed{red:#} in {seconds:.1} s"
-            ));
             ExitCode::FAILURE
         }
     }
 
-    fn style(&self, style: Style) -> Style {
-        if self.colour { style } else { Style::new() }
+    /// Prints a line with a mark and a label. Further lines of the value are below its first one.
+    fn marked(&mut self, mark: Span, label: impl Display, (look, value): (Look, impl Display)) {
+        let label = format!(" {:<LABEL$} ", label.to_string());
+        let mut head = vec![
+            Span::new(Look::Plain, "  "),
+            mark,
+            Span::new(Look::Plain, label),
+        ];
+        let value = value.to_string();
+        let mut lines = value.lines();
+        head.push(Span::new(look, lines.next().unwrap_or_default()));
+        self.print(&head);
+        for line in lines {
+            let indent = " ".repeat(LABEL + 5);
+            self.print(&[Span::new(Look::Plain, indent), Span::new(look, line)]);
+        }
     }
-}
 
-fn marked(mark: &str, label: impl Display, value: impl Display) {
-    let value = value
-        .to_string()
-        .replace('\n', &format!("\n{:width$}", "", width = LABEL + 5));
-    print(&format!("  {mark} {:<LABEL$} {value}", label.to_string()));
-}
+    fn print(&mut self, spans: &[Span]) {
+        self.recording.add(spans);
+        let line: String = spans.iter().map(|span| self.styled(span)).collect();
+        // A closed output must not prevent the clean-up.
+        let _ = writeln!(std::io::stdout(), "{line}");
+    }
 
-fn print(line: &str) {
-    // A closed output must not prevent the clean-up.
-    let _ = writeln!(std::io::stdout(), "{line}");
+    fn styled(&self, span: &Span) -> String {
+        let style = match span.look {
+            _ if !self.colour => Style::new(),
+            Look::Plain => Style::new(),
+            Look::Bold => Style::new().bold(),
+            Look::Good => AnsiColor::Green.on_default(),
+            Look::Bad => AnsiColor::Red.on_default().bold(),
+            Look::Dim => Style::new().dimmed(),
+        };
+        format!("{style}{}{style:#}", span.text)
+    }
 }
