@@ -20,7 +20,8 @@ done
 $b mkdir -p $r/dev/pts $r/dev/shm
 $b mount -t devpts guest $r/dev/pts
 $b mount -t tmpfs guest $r/dev/shm
-# The kernel asks for modules by this program.
+# The kernel asks for modules by this program. That of the files may be a link, and needs an index that is not there.
+$b rm -f $r/usr/sbin/modprobe
 $b cp /bin/busybox $r/usr/sbin/modprobe
 if [ -s /plan/modules ]; then
     folder=$r/lib/modules/$($b uname -r)

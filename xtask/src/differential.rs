@@ -25,7 +25,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure(Scope::Runtimes)?;
-    dist::run(dist::Args { next: true })?;
+    dist::run(dist::Args {
+        next: true,
+        ..dist::Args::default()
+    })?;
     let tests = binaries::rooted(&metadata::load()?, &[BINARY.to_owned()])?;
     let test = tests.first().context("the test was not built")?;
     let seed = match args.seed {

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::arch::Arch;
 use crate::sbom::{self, Shipped};
 use crate::setup::{self, Scope, Tools};
 use crate::{binaries, build, command, programs, project};
@@ -57,15 +58,20 @@ const NEXT_LAYOUT: &str = "next-layout";
 pub(crate) struct Args {
     /// Also build agents for upgrade tests: another version under target/dist-next, and one with a
     /// changed map layout under target/dist-layout
-    #[arg(long)]
+    #[arg(long, conflicts_with = "arch")]
     pub(crate) next: bool,
+    /// Build for this architecture, under target/dist-ARCH
+    #[arg(long)]
+    pub(crate) arch: Option<Arch>,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let tools = setup::ensure(Scope::Build)?;
+    let arch = args.arch.unwrap_or(Arch::HOST);
+    setup::ensure_cross(arch)?;
     build::bpf_object(&tools)?;
-    let programs = programs::build(&tools)?;
-    let dist = project::dist();
+    let programs = programs::build(&tools, arch)?;
+    let dist = arch.dist();
     install(&programs.agent, &dist.join("bin/viaductd"), 0o755)?;
     install(&programs.ctl, &dist.join("bin/viaductctl"), 0o755)?;
     install(&programs.kube, &dist.join("bin/viaduct-kube"), 0o755)?;

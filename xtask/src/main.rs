@@ -12,6 +12,7 @@
     reason = "a command for people speaks to the terminal"
 )]
 
+mod arch;
 mod bench;
 mod binaries;
 mod build;

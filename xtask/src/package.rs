@@ -18,6 +18,7 @@ use std::thread::{self, ScopedJoinHandle};
 use anyhow::{Result, anyhow, ensure};
 use sha2::{Digest as _, Sha256};
 
+use crate::arch::Arch;
 use crate::rungs::Count;
 use crate::sbom::hexadecimal;
 use crate::{command, dist, project, setup, source};
@@ -31,12 +32,19 @@ pub(crate) struct Args {
     /// Build everything a second time in a copy of the checkout, and compare the checksums
     #[arg(long)]
     reproduce: bool,
+    /// Package the programs of this architecture, under target/package-ARCH
+    #[arg(long, conflicts_with = "reproduce")]
+    arch: Option<Arch>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    dist::run(dist::Args::default())?;
-    let folder = folder();
-    write(&folder)?;
+    dist::run(dist::Args {
+        arch: args.arch,
+        ..dist::Args::default()
+    })?;
+    let arch = args.arch.unwrap_or(Arch::HOST);
+    let folder = folder(arch);
+    write(arch, &folder)?;
     print!("{}", fs::read_to_string(folder.join(SUMS))?);
     if args.reproduce {
         reproduce::compare(&folder)?;
@@ -48,10 +56,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// compresses with one processor.
 pub(crate) fn of_ladder() -> Result<Count> {
     setup::ensure_packaging()?;
-    let folder = folder();
+    let folder = folder(Arch::HOST);
     let again = project::root().join("target/package-again");
     let written = thread::scope(|scope| {
-        let writers = [&folder, &again].map(|each| scope.spawn(|| write(each)));
+        let writers = [&folder, &again].map(|each| scope.spawn(|| write(Arch::HOST, each)));
         writers.map(ScopedJoinHandle::join)
     });
     for result in written {
@@ -64,14 +72,30 @@ pub(crate) fn of_ladder() -> Result<Count> {
     Ok(count)
 }
 
+/// Writes the packages of the programs that are built for this machine.
+pub(crate) fn of_dist() -> Result<()> {
+    write(Arch::HOST, &folder_of_host())
+}
+
+/// The folder of the packages for this machine.
+pub(crate) fn folder_of_host() -> PathBuf {
+    folder(Arch::HOST)
+}
+
 /// The folder of the packages.
-fn folder() -> PathBuf {
-    project::root().join("target/package")
+fn folder(arch: Arch) -> PathBuf {
+    let name = if arch.is_host() {
+        "target/package".to_owned()
+    } else {
+        format!("target/package-{}", arch.name())
+    };
+    project::root().join(name)
 }
 
 /// What identifies the packaged release.
 struct Release {
     version: &'static str,
+    arch: Arch,
     /// In seconds since 1970.
     epoch: u64,
 }
@@ -85,11 +109,12 @@ impl Release {
 
 /// Writes packages, tarball, image, bills of materials and checksums into `folder`, and removes
 /// what an earlier run has left there.
-fn write(folder: &Path) -> Result<()> {
+fn write(arch: Arch, folder: &Path) -> Result<()> {
     setup::ensure_packaging()?;
     fresh(folder)?;
     let release = Release {
         version: env!("CARGO_PKG_VERSION"),
+        arch,
         epoch: source::epoch()?,
     };
     pages::write(&folder.join("stage/pages"))?;
@@ -97,7 +122,7 @@ fn write(folder: &Path) -> Result<()> {
     rpm::build(&release, folder)?;
     tarball(&release, folder)?;
     oci::build(&release, folder)?;
-    for entry in fs::read_dir(project::dist().join("sbom"))? {
+    for entry in fs::read_dir(arch.dist().join("sbom"))? {
         let bill = entry?;
         fs::copy(bill.path(), folder.join(bill.file_name()))?;
     }
@@ -108,7 +133,7 @@ fn write(folder: &Path) -> Result<()> {
 
 /// Packs `target/dist` with licence and documents, by GNU tar.
 fn tarball(release: &Release, folder: &Path) -> Result<()> {
-    let name = format!("viaduct-{}-{}", release.version, std::env::consts::ARCH);
+    let name = format!("viaduct-{}-{}", release.version, release.arch.name());
     let mut tar = Command::new("tar");
     tar.args(["--create", "--format=gnu", "--sort=name"]);
     tar.args(["--owner=root:0", "--group=root:0", "--mode=u=rwX,go=rX"]);
@@ -119,7 +144,7 @@ fn tarball(release: &Release, folder: &Path) -> Result<()> {
     tar.arg("--directory").arg(project::root());
     tar.args(["LICENSE", "README.md", "CHANGELOG.md", "docs/operations.md"]);
     tar.arg("deploy/kubernetes");
-    tar.arg("--directory").arg(project::dist());
+    tar.arg("--directory").arg(release.arch.dist());
     tar.args(["bin", "cni", "etc", "lib", "sbom"]);
     tar.arg("--directory")
         .arg(folder.join("stage"))

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::arch::Arch;
 use crate::setup::Tools;
 use crate::{command, project, source};
 
@@ -37,48 +38,50 @@ pub(crate) struct Programs {
     pub(crate) target: String,
 }
 
-/// Builds all programs.
-pub(crate) fn build(tools: &Tools) -> Result<Programs> {
+/// Builds all programs for an architecture, whose compilers are there.
+pub(crate) fn build(tools: &Tools, arch: Arch) -> Result<Programs> {
     // Once, so that all programs name the same commit.
     let commit = source::commit().unwrap_or_default();
-    let host = host();
+    let target = arch.gnu();
     let mut flags = source::path_flags();
     flags.extend([STATIC_GLIBC, PACKED_RELOCATIONS].map(str::to_owned));
-    let mut cargo = cargo("build", &host, &flags, &commit);
+    let mut cargo = cargo("build", (arch, &target), &flags, &commit);
     cargo.args(["--config", SMALL]);
     for package in FAST {
         let fast = format!("profile.release.package.{package}.opt-level=3");
         cargo.args(["--config", &fast]);
     }
     command::run(cargo.args(["-p", "agent", "-p", "ctl"]))?;
-    kube(&host, &flags, &commit)?;
-    let plugin_target = tools.static_target.as_ref().unwrap_or(&host);
-    plugin(plugin_target, tools.static_target.is_some(), &commit)?;
+    kube(arch, &flags, &commit)?;
+    let musl = if arch.is_host() {
+        tools.static_target.clone()
+    } else {
+        Some(arch.musl())
+    };
+    let is_static = musl.is_some();
+    let plugin_target = musl.unwrap_or_else(|| target.clone());
+    plugin((arch, &plugin_target), is_static, &commit)?;
     let folder = |target: &str| project::target().join(target).join("release");
     Ok(Programs {
-        agent: folder(&host).join("viaductd"),
-        ctl: folder(&host).join("viaductctl"),
-        kube: folder(&host).join("viaduct-kube"),
-        plugin: folder(plugin_target).join("viaduct"),
-        target: host,
+        agent: folder(&target).join("viaductd"),
+        ctl: folder(&target).join("viaductctl"),
+        kube: folder(&target).join("viaduct-kube"),
+        plugin: folder(&plugin_target).join("viaduct"),
+        target,
     })
 }
 
 /// Builds the Kubernetes source by itself, so that no feature of its libraries gets into the agent.
 /// It waits for an API server nearly all of the time: with less optimisation, it is built in three
 /// quarters of the time.
-fn kube(host: &str, flags: &[String], commit: &str) -> Result<()> {
-    let mut cargo = cargo("build", host, flags, commit);
+fn kube(arch: Arch, flags: &[String], commit: &str) -> Result<()> {
+    let mut cargo = cargo("build", (arch, &arch.gnu()), flags, commit);
     cargo.args(["--config", "profile.release.opt-level=1"]);
     command::run(cargo.args(["-p", "viaduct-kube"]))
 }
 
-fn host() -> String {
-    format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
-}
-
 /// Builds the plugin, as small as it can be.
-fn plugin(target: &str, is_static: bool, commit: &str) -> Result<()> {
+fn plugin(target: (Arch, &str), is_static: bool, commit: &str) -> Result<()> {
     let mut cargo = cargo("rustc", target, &source::path_flags(), commit);
     cargo.args(["-p", "plugin"]);
     if !is_static {
@@ -94,8 +97,9 @@ fn plugin(target: &str, is_static: bool, commit: &str) -> Result<()> {
 }
 
 /// Returns a call of cargo that builds for a target with these compiler flags.
-fn cargo(verb: &str, target: &str, flags: &[String], commit: &str) -> Command {
+fn cargo(verb: &str, (arch, target): (Arch, &str), flags: &[String], commit: &str) -> Command {
     let mut cargo = Command::new("cargo");
+    arch.cross(&mut cargo);
     cargo.args([verb, "--release", "--locked", "--target", target]);
     cargo.args(["--config", &source::flags_in_config(target, flags)]);
     cargo.env(source::COMMIT, commit);

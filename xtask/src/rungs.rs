@@ -222,7 +222,10 @@ fn e2e(selection: &Selection) -> Result<Count> {
         return Ok(Count::of_nothing());
     }
     setup::ensure(Scope::Runtimes)?;
-    dist::run(dist::Args { next: true })?;
+    dist::run(dist::Args {
+        next: true,
+        ..dist::Args::default()
+    })?;
     let part = selection.filter.first();
     let installs_packages =
         needs_packages(&names) && part.is_none_or(|part| part.contains("package"));
@@ -274,7 +277,10 @@ fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
 
 /// Builds those of the root rungs' tests that are named, and what they need.
 pub(crate) fn root_tests(metadata: &Metadata, names: &[String]) -> Result<Vec<TestBinary>> {
-    dist::run(dist::Args { next: true })?;
+    dist::run(dist::Args {
+        next: true,
+        ..dist::Args::default()
+    })?;
     if needs_packages(names) {
         package::of_ladder()?;
     }

@@ -6,7 +6,10 @@
 
 mod apt;
 mod archive;
+mod cross;
 mod deny;
+mod distribution;
+mod kernels;
 mod kubernetes;
 mod linker;
 mod musl;
@@ -16,11 +19,15 @@ mod programs;
 mod stamp;
 mod toolchain;
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Result;
 
+use crate::arch::Arch;
 use crate::privilege;
 use crate::progress::{Steps, Voice};
 use apt::Apt;
+pub(crate) use archive::{Suite, numbers};
 pub(crate) use deny::ensure_deny;
 pub(crate) use stamp::Tools;
 
@@ -92,6 +99,15 @@ pub(crate) fn ensure_fuzzing() -> Result<()> {
     Apt::new(&steps).install("compile libFuzzer", &["g++"])
 }
 
+/// Installs what compiles programs for another architecture.
+pub(crate) fn ensure_cross(arch: Arch) -> Result<()> {
+    if arch.is_host() {
+        return Ok(());
+    }
+    let steps = Steps::new(Voice::QuietIfDone);
+    cross::ensure(&steps, &mut Apt::new(&steps), arch)
+}
+
 /// Installs the tools that write packages.
 pub(crate) fn ensure_packaging() -> Result<()> {
     let steps = Steps::new(Voice::QuietIfDone);
@@ -101,6 +117,20 @@ pub(crate) fn ensure_packaging() -> Result<()> {
 /// Installs what guests of `vm` need in addition.
 pub(crate) fn ensure_guests(steps: &Steps) -> Result<()> {
     programs::ensure_guests(&mut Apt::new(steps))
+}
+
+/// Unpacks a kernel that the machine's own suite does not have, and returns its folder.
+pub(crate) fn kernel(steps: &Steps, series: &str) -> Result<Option<PathBuf>> {
+    kernels::unpack(steps, series)
+}
+
+/// Installs a release of a distribution, with these packages in addition, into a folder for guests.
+pub(crate) fn install_distribution(
+    steps: &Steps,
+    release: (Suite, &[&str]),
+    folder: &Path,
+) -> Result<()> {
+    distribution::install(steps, &mut Apt::new(steps), release, folder)
 }
 
 fn install(scope: Scope, voice: Voice) -> Result<Tools> {

@@ -10,7 +10,10 @@ use crate::{command, dist, privilege, project};
 /// Builds two versions of the agent, and runs the soak test with the arguments `words`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     setup::ensure(Scope::Everything)?;
-    dist::run(dist::Args { next: true })?;
+    dist::run(dist::Args {
+        next: true,
+        ..dist::Args::default()
+    })?;
     let build = ["build", "--release", "-p", "e2e", "--bin", "soak"];
     command::run(Command::new("cargo").args(build))?;
     let mut soak = privilege::as_root(project::target().join("release/soak"))?;

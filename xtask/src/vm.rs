@@ -5,6 +5,7 @@
 //! feature is missing, and is counted apart.
 
 pub(crate) mod guest;
+mod install;
 pub(crate) mod kernel;
 mod ledger;
 mod page;
@@ -88,6 +89,9 @@ enum Topology {
     One,
     /// Two nodes and a client on a switch, which measure Viaduct beside the reference plugins
     Pair,
+    /// One guest with a fresh distribution that has this kernel, Ubuntu 22.04 or Debian 12 or 13:
+    /// the packages are installed, upgraded under traffic and purged
+    Install,
     /// One guest with a disk, which reboots: the agent starts with the records of the boot before
     Reboot,
 }
@@ -96,6 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match args.topology {
         Topology::One => suite::run(args),
         Topology::Reboot => reboot::run(args),
+        Topology::Install => install::run(args),
         Topology::Pair => args.kernels.iter().try_for_each(|kernel| {
             let words = ["--quick", "pair"].map(str::to_owned);
             pair::measure(kernel, Duration::from_mins(args.limit), &words)

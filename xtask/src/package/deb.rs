@@ -4,14 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::stage::{self, Format};
 use super::{Release, fresh, pages};
+use crate::arch::Arch;
 use crate::{command, project};
 
 /// Puts the files of a package in place below a root.
-type Stage = fn(Format, &Path) -> Result<()>;
+type Stage = fn(Arch, Format, &Path) -> Result<()>;
 
 /// The packages, each with the function that puts its files in place.
 const PACKAGES: [(&str, Stage); 2] = [
@@ -26,38 +27,26 @@ const PLAIN: [&str; 2] = ["control", "conffiles"];
 pub(super) fn build(release: &Release, folder: &Path) -> Result<()> {
     for (name, place) in PACKAGES {
         let root = fresh(&folder.join("stage/deb").join(name))?;
-        place(Format::Deb, &root)?;
+        place(release.arch, Format::Deb, &root)?;
         if name == "viaduct" {
             pages::place(&folder.join("stage/pages"), &root, Format::Deb)?;
         }
         control(release, name, &root)?;
         let mut dpkg = Command::new("dpkg-deb");
         dpkg.args(["--root-owner-group", "-Zxz", "--threads-max=1", "--build"]);
-        dpkg.arg(&root).arg(folder.join(file_name(release, name)?));
+        dpkg.arg(&root).arg(folder.join(file_name(release, name)));
         command::run(release.timed(&mut dpkg))?;
     }
     Ok(())
 }
 
-fn file_name(release: &Release, package: &str) -> Result<String> {
+fn file_name(release: &Release, package: &str) -> String {
     let architecture = if package == "viaduct" {
-        architecture()?
+        release.arch.debian()
     } else {
         "all"
     };
-    Ok(format!(
-        "{package}_{}-1_{architecture}.deb",
-        release.version
-    ))
-}
-
-/// Returns the name of this architecture for Debian and for OCI images.
-pub(super) fn architecture() -> Result<&'static str> {
-    match std::env::consts::ARCH {
-        "x86_64" => Ok("amd64"),
-        "aarch64" => Ok("arm64"),
-        other => bail!("no package for {other}"),
-    }
+    format!("{package}_{}-1_{architecture}.deb", release.version)
 }
 
 /// Writes the control files of a package into `root`.
@@ -72,7 +61,7 @@ fn control(release: &Release, package: &str, root: &Path) -> Result<()> {
         let name = file.file_name().context("a file")?.to_string_lossy();
         let text = fs::read_to_string(&file)?
             .replace("@VERSION@", &format!("{}-1", release.version))
-            .replace("@ARCHITECTURE@", architecture()?)
+            .replace("@ARCHITECTURE@", release.arch.debian())
             .replace("@SIZE@", &size.to_string());
         let mode = if PLAIN.contains(&name.as_ref()) {
             0o644

@@ -12,9 +12,9 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{Release, deb, fresh, stage};
+use super::{Release, fresh, stage};
 use crate::sbom::hexadecimal;
-use crate::{command, project, source};
+use crate::{command, source};
 
 /// Files of the image: their source below the checkout, their place, and their mode.
 const FILES: [(&str, &str, u32); 6] = [
@@ -47,7 +47,7 @@ pub(super) fn build(release: &Release, folder: &Path) -> Result<()> {
     let place = fresh(&folder.join("stage/oci"))?;
     let root = place.join("root");
     for (from, to, mode) in FILES {
-        let bytes = fs::read(project::root().join(from))?;
+        let bytes = fs::read(release.arch.file(from))?;
         stage::put(&root.join(to), &bytes, mode)?;
     }
     for directory in MOUNT_POINTS {
@@ -58,7 +58,7 @@ pub(super) fn build(release: &Release, folder: &Path) -> Result<()> {
     let name = format!(
         "viaduct-{}-{}.oci.tar",
         release.version,
-        std::env::consts::ARCH
+        release.arch.name()
     );
     tar(release, &layout, &folder.join(name))
 }
@@ -80,7 +80,7 @@ fn lay_out(release: &Release, root: &Path, layout: &Path) -> Result<()> {
     });
     let config = json!({
         "created": time,
-        "architecture": deb::architecture()?,
+        "architecture": release.arch.debian(),
         "os": "linux",
         "config": {
             "Env": ["PATH=/usr/bin"],
@@ -99,7 +99,7 @@ fn lay_out(release: &Release, root: &Path, layout: &Path) -> Result<()> {
         "annotations": labels,
     });
     let mut entry = blobs.put_json(MANIFEST, &manifest)?;
-    entry["platform"] = json!({ "architecture": deb::architecture()?, "os": "linux" });
+    entry["platform"] = json!({ "architecture": release.arch.debian(), "os": "linux" });
     entry["annotations"] = json!({
         // Names for podman and skopeo, and for containerd.
         "org.opencontainers.image.ref.name": format!("viaduct:{}", release.version),
@@ -183,6 +183,8 @@ fn time(release: &Release) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::Arch;
+    use crate::project;
 
     /// Makes a root file system, and returns the index of its image.
     fn index_of(place: &Path, content: &str) -> String {
@@ -192,6 +194,7 @@ mod tests {
         let layout = place.join("layout");
         let release = Release {
             version: "1.2.3",
+            arch: Arch::HOST,
             epoch: 1_700_000_000,
         };
         lay_out(&release, &root, &layout).unwrap();

@@ -29,14 +29,14 @@ const SETTINGS: [&str; 10] = [
 pub(super) fn build(release: &Release, folder: &Path) -> Result<()> {
     let top = fresh(&folder.join("stage/rpm"))?;
     let root = top.join("root");
-    stage::product(Format::Rpm, &root)?;
+    stage::product(release.arch, Format::Rpm, &root)?;
     pages::place(&folder.join("stage/pages"), &root, Format::Rpm)?;
     let list = top.join("viaduct.files");
     fs::write(&list, files(&root)?)?;
-    stage::plugins(Format::Rpm, &root)?;
+    stage::plugins(release.arch, Format::Rpm, &root)?;
     let mut rpmbuild = Command::new("rpmbuild");
     rpmbuild.args(["-bb", "--quiet"]);
-    rpmbuild.arg(format!("--target={}", std::env::consts::ARCH));
+    rpmbuild.arg(format!("--target={}", release.arch.name()));
     let own = [
         format!("_topdir {}", top.join("work").display()),
         format!("_rpmdir {}", folder.display()),

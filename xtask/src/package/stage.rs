@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
+use crate::arch::Arch;
 use crate::dist::PLUGIN_NAMES;
-use crate::project;
 
 /// Format of a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,22 +90,18 @@ const FILES: [(&str, &str, u32); 14] = [
 ];
 
 /// Puts the files of the package `viaduct` below `root`, which must not exist.
-pub(super) fn product(format: Format, root: &Path) -> Result<()> {
+pub(super) fn product(arch: Arch, format: Format, root: &Path) -> Result<()> {
     for (from, to, mode) in FILES {
-        install(&project::root().join(from), &root.join(to), mode)?;
+        install(&arch.file(from), &root.join(to), mode)?;
     }
-    let bills = project::dist().join("sbom");
+    let bills = arch.dist().join("sbom");
     for entry in fs::read_dir(&bills)? {
         let bill = entry?;
         let to = root.join("usr/share/doc/viaduct/sbom");
         install(&bill.path(), &to.join(bill.file_name()), 0o644)?;
     }
     let plugin = Path::new(format.plugins()).join("viaduct");
-    install(
-        &project::dist().join("cni/viaduct"),
-        &root.join(&plugin),
-        0o755,
-    )?;
+    install(&arch.dist().join("cni/viaduct"), &root.join(&plugin), 0o755)?;
     let upstream = Path::new(UPSTREAM_PLUGINS).join("viaduct");
     let netavark = Path::new(NETAVARK_PLUGINS).join("viaduct");
     for name in [&upstream, &netavark] {
@@ -117,7 +113,7 @@ pub(super) fn product(format: Format, root: &Path) -> Result<()> {
 
 /// Puts the files of the package `viaduct-plugins` below `root`, which must not exist: links under
 /// the names of the reference plugins.
-pub(super) fn plugins(format: Format, root: &Path) -> Result<()> {
+pub(super) fn plugins(_: Arch, format: Format, root: &Path) -> Result<()> {
     let plugin = Path::new(format.plugins()).join("viaduct");
     let folders: &[&str] = match format {
         Format::Deb => &[format.plugins(), UPSTREAM_PLUGINS],

@@ -1,6 +1,6 @@
-//! Packages of other suites of Debian, unpacked below `target/tools` instead of installed: newer
-//! releases than the machine's, and sources. apt runs with a configuration of its own, so that the
-//! machine's sources stay as they are.
+//! Packages of other suites of Debian, and of Ubuntu, unpacked below `target/tools` instead of
+//! installed: newer releases than the machine's, older kernels, and sources. apt runs with a
+//! configuration of its own, so that the machine's sources stay as they are.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,12 +17,12 @@ const UPDATE_LIMIT: Duration = Duration::from_mins(2);
 const DOWNLOAD_LIMIT: Duration = Duration::from_mins(5);
 const UNPACK_LIMIT: Duration = Duration::from_mins(5);
 
-/// The keys of Debian's archive, on each Debian.
-const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-
 /// Script that unpacks every package of the folder `$2` into `$1`.
 const UNPACK_ALL: &str =
     r#"for package in "$2"/*.deb; do dpkg-deb --extract "$package" "$1" || exit 1; done"#;
+
+/// Where packages put the keys of archives.
+const KEYRINGS: &str = "/usr/share/keyrings";
 
 /// What a suite is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,21 +42,110 @@ impl Kind {
     }
 }
 
-/// One suite of Debian, with an index of its own.
+/// A suite of a distribution.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suite {
+    distribution: Distribution,
+    name: &'static str,
+    /// Debian's name of the architecture of binary packages; `None` for this machine's.
+    architecture: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Distribution {
+    Debian,
+    Ubuntu,
+}
+
+impl Suite {
+    /// A suite of Debian, from the mirror that the machine uses.
+    pub(crate) const fn debian(name: &'static str) -> Self {
+        Self {
+            distribution: Distribution::Debian,
+            name,
+            architecture: None,
+        }
+    }
+
+    /// A suite of Ubuntu.
+    pub(crate) const fn ubuntu(name: &'static str) -> Self {
+        Self {
+            distribution: Distribution::Ubuntu,
+            ..Self::debian(name)
+        }
+    }
+
+    /// The same suite, for another architecture.
+    pub(super) fn of(self, architecture: &'static str) -> Self {
+        Self {
+            architecture: Some(architecture),
+            ..self
+        }
+    }
+
+    /// Returns the name, such as `bookworm`.
+    pub(crate) fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Returns what follows the kind in a line of apt's sources: keys, address, name, components.
+    /// `None` where there is no apt, no mirror, or no keys.
+    pub(super) fn source(self, steps: &Steps) -> Result<Option<String>> {
+        let keys = self.keys(steps)?;
+        let Some(mirror) = self.mirror().filter(|_| keys.exists()) else {
+            return Ok(None);
+        };
+        let components = match self.distribution {
+            Distribution::Debian => "main",
+            Distribution::Ubuntu => "main universe",
+        };
+        let (keys, name) = (keys.display(), self.name);
+        Ok(Some(format!(
+            "[signed-by={keys}] {mirror} {name} {components}"
+        )))
+    }
+
+    /// Returns the archive's address, if the machine has one.
+    fn mirror(self) -> Option<String> {
+        match self.distribution {
+            Distribution::Debian => mirror(),
+            Distribution::Ubuntu => Some("http://archive.ubuntu.com/ubuntu".to_owned()),
+        }
+    }
+
+    /// Returns the file with the archive's keys. Debian has a package with those of Ubuntu.
+    fn keys(self, steps: &Steps) -> Result<PathBuf> {
+        let keys = match self.distribution {
+            Distribution::Debian => {
+                return Ok(Path::new(KEYRINGS).join("debian-archive-keyring.gpg"));
+            }
+            Distribution::Ubuntu => Path::new(KEYRINGS).join("ubuntu-archive-keyring.gpg"),
+        };
+        let debian = Archive::open(steps, Kind::Binary, Self::debian("trixie"))?
+            .context("Debian's archive does not answer")?;
+        let unpacked = debian.unpack("ubuntu-keyring")?;
+        Ok(unpacked.join(keys.strip_prefix("/")?))
+    }
+}
+
+/// One suite, with an index of its own.
 pub(super) struct Archive<'a> {
     steps: &'a Steps,
-    suite: &'static str,
+    suite: Suite,
     folder: PathBuf,
 }
 
 impl<'a> Archive<'a> {
-    /// Reads the index of `suite` from the mirror that the machine uses. Returns `None` where there
-    /// is no apt, no mirror, or no answer.
-    pub(super) fn open(steps: &'a Steps, kind: Kind, suite: &'static str) -> Result<Option<Self>> {
-        let Some(mirror) = mirror().filter(|_| Path::new(KEYS).exists()) else {
+    /// Reads the index of a suite. Returns `None` where there is no apt, no mirror, no keys, or no
+    /// answer.
+    pub(super) fn open(steps: &'a Steps, kind: Kind, suite: Suite) -> Result<Option<Self>> {
+        let Some(source) = suite.source(steps)? else {
             return Ok(None);
         };
-        let name = format!("{}-{suite}", kind.word());
+        let mut name = format!("{}-{}", kind.word(), suite.name);
+        if let Some(architecture) = suite.architecture {
+            name = format!("{name}-{architecture}");
+        }
         let archive = Self {
             steps,
             suite,
@@ -65,8 +154,8 @@ impl<'a> Archive<'a> {
         for folder in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(archive.folder.join(folder))?;
         }
-        let source = format!("{} [signed-by={KEYS}] {mirror} {suite} main\n", kind.word());
-        fs::write(archive.folder.join("sources.list"), source)?;
+        let line = format!("{} {source}\n", kind.word());
+        fs::write(archive.folder.join("sources.list"), line)?;
         let mut update = archive.apt("apt-get");
         let works = steps.works(
             &format!("read the index of {name}"),
@@ -83,24 +172,35 @@ impl<'a> Archive<'a> {
         let version = shown
             .lines()
             .find_map(|line| line.strip_prefix("Version: "))
-            .with_context(|| format!("{} has no {package}", self.suite))?;
+            .with_context(|| format!("{} has no {package}", self.suite.name))?;
         Ok(upstream(version).to_owned())
+    }
+
+    /// Returns the names of packages that begin with `prefix`.
+    pub(super) fn names(&self, prefix: &str) -> Result<Vec<String>> {
+        let mut names = self.apt("apt-cache");
+        let listed = command::output(names.args(["pkgnames", prefix]))?;
+        Ok(listed.lines().map(str::to_owned).collect())
     }
 
     /// Unpacks a binary package, and returns the folder with its files.
     pub(super) fn unpack(&self, package: &str) -> Result<PathBuf> {
-        let files = self.fresh_folder(package)?;
+        self.unpack_all(&[package.to_owned()])
+    }
+
+    /// Unpacks binary packages into one folder, and returns it.
+    pub(super) fn unpack_all(&self, packages: &[String]) -> Result<PathBuf> {
+        let files = self.fresh_folder(&packages[0])?;
         let mut download = self.apt("apt-get");
-        self.steps.run(
-            &format!("download {package} of {}", self.suite),
-            download.args(["download", package]).current_dir(&files),
-            DOWNLOAD_LIMIT,
-        )?;
-        let file = single(&files, "deb")?;
+        download.arg("download").args(packages).current_dir(&files);
+        let shown = packages.join(", ");
+        let what = format!("download {shown} of {}", self.suite.name);
+        self.steps.run(&what, &mut download, DOWNLOAD_LIMIT)?;
         let root = files.join("root");
-        let mut unpack = Command::new("dpkg-deb");
-        unpack.arg("--extract").arg(file).arg(&root);
-        let what = format!("unpack {package}");
+        let mut unpack = Command::new("sh");
+        unpack.arg("-c").arg(UNPACK_ALL).arg("sh");
+        unpack.arg(&root).arg(&files);
+        let what = format!("unpack {shown}");
         self.steps.run(&what, &mut unpack, UNPACK_LIMIT)?;
         Ok(root)
     }
@@ -121,7 +221,7 @@ impl<'a> Archive<'a> {
         download.arg("--no-install-recommends").args(packages);
         let what = format!(
             "download {} of {} and its libraries",
-            packages[0], self.suite
+            packages[0], self.suite.name
         );
         self.steps.run(&what, &mut download, DOWNLOAD_LIMIT)?;
         let mut unpack = Command::new("sh");
@@ -178,6 +278,11 @@ impl<'a> Archive<'a> {
         ] {
             apt.args(["-o", &option]);
         }
+        if let Some(architecture) = self.suite.architecture {
+            for key in ["APT::Architecture", "APT::Architectures"] {
+                apt.args(["-o", &format!("{key}={architecture}")]);
+            }
+        }
         apt
     }
 }
@@ -216,6 +321,13 @@ fn upstream(version: &str) -> &str {
     real.split(['+', '-', '~']).next().unwrap_or(real)
 }
 
+/// Sort key of package names by version: `6.1.0-9` is older than `6.1.0-10`.
+pub(crate) fn numbers(name: &str) -> Vec<u64> {
+    name.split(|c: char| !c.is_ascii_digit())
+        .filter_map(|part| part.parse().ok())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,5 +337,13 @@ mod tests {
         assert_eq!(upstream("1.9.1+ds1-1"), "1.9.1");
         assert_eq!(upstream("2:28.5.2+dfsg4-5"), "28.5.2");
         assert_eq!(upstream("1.20.5+really1.20.2-1.1+deb12u1"), "1.20.2");
+    }
+
+    #[test]
+    fn ten_is_newer_than_nine() {
+        assert!(
+            numbers("linux-image-6.1.0-10-cloud-amd64")
+                > numbers("linux-image-6.1.0-9-cloud-amd64")
+        );
     }
 }

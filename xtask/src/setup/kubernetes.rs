@@ -10,14 +10,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use super::apt::Apt;
-use super::archive::{Archive, Kind};
+use super::archive::{Archive, Kind, Suite};
 use crate::progress::Steps;
 use crate::{command, project};
 
 /// The last release of Debian's source package that contains all programs.
 const VERSION: &str = "1.20.2";
 /// The suite of that package and of the Go that compiles it.
-const SUITE: &str = "bookworm";
+const SUITE: Suite = Suite::debian("bookworm");
 const GO: &str = "/usr/lib/go-1.19/bin";
 const PACKAGES: [&str; 4] = ["golang-1.19-go", "dpkg-dev", "rsync", "jq"];
 /// A library that Kubernetes reads and writes JSON with.

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
-use super::archive::{Archive, Kind};
+use super::archive::{Archive, Kind, Suite};
 use crate::progress::Steps;
 use crate::{command, project};
 
@@ -154,7 +154,7 @@ impl Release {
 
     /// Returns whether the release was unpacked.
     fn unpack(self, steps: &Steps, suite: &'static str, releases: &Path) -> Result<bool> {
-        let Some(archive) = Archive::open(steps, Kind::Binary, suite)? else {
+        let Some(archive) = Archive::open(steps, Kind::Binary, Suite::debian(suite))? else {
             return Ok(false);
         };
         let version = archive.version(self.package)?;

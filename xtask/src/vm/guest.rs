@@ -4,8 +4,8 @@
 //! files on the disk.
 //!
 //! The root file system is the host's, shared read-only by virtiofs, with an overlay in memory for
-//! writes. Programs and tests lie at the same paths as on the host, and nothing is copied. A guest
-//! has no network but what its script creates.
+//! writes. Programs and tests lie at the same paths as on the host, and nothing is copied. Packages
+//! are installed on a root of their own. A guest has no network but what its script creates.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -111,9 +111,20 @@ pub(crate) struct Guest<'a> {
     pub(crate) limit: Duration,
     /// Network cards.
     pub(crate) cards: Vec<Card>,
+    /// The first program.
+    pub(crate) boot: Boot,
     /// Image of a disk, `/dev/vda`. A guest with a disk reboots where others end, also after a
     /// crash.
     pub(crate) disk: Option<PathBuf>,
+}
+
+/// What runs as the first program of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Boot {
+    /// The script.
+    Script,
+    /// systemd of the guest's files, with the script as a service.
+    Systemd,
 }
 
 /// A network card of a guest.
@@ -134,6 +145,7 @@ impl<'a> Guest<'a> {
             memory: super::MEMORY,
             limit,
             cards: Vec::new(),
+            boot: Boot::Script,
             disk: None,
         }
     }
@@ -150,9 +162,9 @@ impl<'a> Guest<'a> {
     }
 
     fn run_in(&self, folder: &Path, script: &str, each: &mut impl FnMut(&str)) -> Result<i32> {
-        let initrd = pack(self.kernel, folder, script)?;
+        let initrd = pack(self.kernel, folder, &self.wrapped(script))?;
         let socket = folder.join("files.sock");
-        let _files = share(&socket, folder)?;
+        let _files = share(&self.kernel.files, &socket, folder)?;
         let mut machine = Running(self.start(folder, &initrd, &socket)?);
         let printed = machine
             .0
@@ -169,6 +181,20 @@ impl<'a> Guest<'a> {
             }
         });
         self.watch(&lines, each)
+    }
+
+    /// Wraps the script so that its output goes to the second serial port: kernel messages stay on
+    /// the first. The output is piped, so that programs see no terminal and print plain lines.
+    fn wrapped(&self, script: &str) -> String {
+        let wrapped = format!(
+            "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C\n\
+             ip link set lo up\n{{\n(\n{script}\n) 2>&1\nstatus=$?\necho\necho \"{END}$status\"\n}} | cat > /dev/ttyS1\n\
+             sync\nexec busybox poweroff -f\n"
+        );
+        match self.boot {
+            Boot::Script => format!("cd {}\n{wrapped}", project::root().display()),
+            Boot::Systemd => under_systemd(&wrapped),
+        }
     }
 
     fn watch(&self, lines: &Receiver<String>, each: &mut impl FnMut(&str)) -> Result<i32> {
@@ -259,8 +285,8 @@ impl Drop for Running {
     }
 }
 
-/// Starts virtiofsd, which shares the host's files.
-fn share(socket: &Path, folder: &Path) -> Result<Running> {
+/// Starts virtiofsd, which shares the files of a guest.
+fn share(files: &Path, socket: &Path, folder: &Path) -> Result<Running> {
     const PLACES: [&str; 3] = [
         "virtiofsd",
         "/usr/lib/qemu/virtiofsd",
@@ -276,7 +302,7 @@ fn share(socket: &Path, folder: &Path) -> Result<Running> {
         .arg(format!("--socket-path={}", socket.display()))
         .args([
             "-o",
-            "source=/",
+            &format!("source={}", files.display()),
             "-o",
             "sandbox=chroot",
             "-o",
@@ -319,12 +345,14 @@ fn pack(kernel: &Kernel, folder: &Path, script: &str) -> Result<PathBuf> {
         first.push('\n');
     }
     fs::write(plan.join("modules-first"), first)?;
-    let modules = kernel
-        .modules
-        .as_ref()
-        .map(|path| path.display().to_string());
+    // As the guest sees them.
+    let seen = |path: &PathBuf| {
+        let path = path.strip_prefix(&kernel.files).unwrap_or(path);
+        Path::new("/").join(path).display().to_string()
+    };
+    let modules = kernel.modules.as_ref().map(seen);
     fs::write(plan.join("modules"), modules.unwrap_or_default())?;
-    fs::write(plan.join("script"), wrapped(script))?;
+    fs::write(plan.join("script"), script)?;
     let archive = folder.join("initrd.cpio");
     let mut pack = Command::new("sh");
     pack.args(["-c", "find . | busybox cpio -o -H newc > \"$1\"", "sh"])
@@ -334,14 +362,16 @@ fn pack(kernel: &Kernel, folder: &Path, script: &str) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Wraps the script so that its output goes to the second serial port: kernel messages stay on the
-/// first. The output is piped, so that programs see no terminal and print plain lines.
-fn wrapped(script: &str) -> String {
+/// Returns the script that makes `script` a service, which ends the guest, and starts systemd.
+/// `/run` stays as it is.
+fn under_systemd(script: &str) -> String {
     format!(
-        "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C\n\
-         cd {root}\nip link set lo up\n{{\n(\n{script}\n) 2>&1\nstatus=$?\necho\necho \"{END}$status\"\n}} | cat > /dev/ttyS1\n\
-         sync\nexec busybox poweroff -f\n",
-        root = project::root().display()
+        "mkdir -p /run/systemd/system/multi-user.target.wants\n\
+         cat > /run/service <<'END_OF_SCRIPT'\n{script}END_OF_SCRIPT\n\
+         cat > /run/systemd/system/guest.service <<'END_OF_UNIT'\n\
+         [Service]\nType=exec\nExecStart=/bin/sh /run/service\nTimeoutStartSec=infinity\nEND_OF_UNIT\n\
+         ln -s ../guest.service /run/systemd/system/multi-user.target.wants/\n\
+         exec /lib/systemd/systemd\n"
     )
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use crate::progress::Steps;
-use crate::{command, project};
+use crate::{command, project, setup};
 
 const LIMIT: Duration = Duration::from_mins(5);
 
@@ -23,11 +23,13 @@ pub(crate) struct Kernel {
     pub(crate) image: PathBuf,
     /// `…/lib/modules/RELEASE`, if it has modules.
     pub(crate) modules: Option<PathBuf>,
+    /// The files that a guest sees: those of this machine, or of a distribution of its own.
+    pub(crate) files: PathBuf,
 }
 
 impl Kernel {
     /// Finds or downloads a kernel. `word` is the path of an image, or a series such as `6.1`: the
-    /// newest cloud kernel of that series in Debian.
+    /// newest cloud kernel of that series in Debian, or one of an older release that is in use.
     pub(crate) fn get(word: &str, steps: &Steps) -> Result<Self> {
         let path = Path::new(word);
         if path.is_file() {
@@ -64,6 +66,7 @@ impl Kernel {
             name: name.to_owned(),
             modules,
             image,
+            files: PathBuf::from("/"),
         }
     }
 
@@ -105,8 +108,13 @@ fn in_order(dependencies: &str, names: &[&str]) -> Vec<String> {
     order
 }
 
-/// Downloads and unpacks Debian's package. Nothing is installed.
+/// Downloads and unpacks the packages of a kernel. Nothing is installed.
 fn unpack(series: &str, folder: &Path, steps: &Steps) -> Result<()> {
+    if let Some(unpacked) = setup::kernel(steps, series)? {
+        index(&unpacked, steps)?;
+        fs::create_dir_all(project::target().join("vm"))?;
+        return Ok(fs::rename(unpacked, folder)?);
+    }
     let package = newest(series)?;
     let partial = folder.with_extension("partial");
     if partial.exists() {
@@ -150,7 +158,7 @@ fn newest(series: &str) -> Result<String> {
         .lines()
         .filter_map(|line| line.split_whitespace().next())
         .filter(|name| is_of(name, series))
-        .max_by_key(|name| numbers(name));
+        .max_by_key(|name| setup::numbers(name));
     newest
         .map(str::to_owned)
         .with_context(|| format!("apt has no cloud kernel {series}"))
@@ -164,13 +172,6 @@ fn is_of(package: &str, series: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('.'))
         && !package.ends_with("-dbg")
         && !package.ends_with("-unsigned")
-}
-
-/// Sort key of package names by version: `6.1.0-9` is older than `6.1.0-10`.
-fn numbers(name: &str) -> Vec<u64> {
-    name.split(|c: char| !c.is_ascii_digit())
-        .filter_map(|part| part.parse().ok())
-        .collect()
 }
 
 fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
@@ -211,13 +212,5 @@ mod tests {
         ] {
             assert!(!is_of(other, "6.1"), "{other}");
         }
-    }
-
-    #[test]
-    fn ten_is_newer_than_nine() {
-        assert!(
-            numbers("linux-image-6.1.0-10-cloud-amd64")
-                > numbers("linux-image-6.1.0-9-cloud-amd64")
-        );
     }
 }
