@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use super::screen::{Look, Span};
+use super::screen::{COLUMNS, Look, Span};
 
 /// Longest time between two lines in the picture, also where the demo has measured for seconds.
 const PAUSE: Duration = Duration::from_millis(700);
@@ -14,8 +14,6 @@ const PAUSE: Duration = Duration::from_millis(700);
 /// Sizes in pixels: of a character cell, and around the text.
 const CELL: (usize, usize) = (8, 17);
 const MARGIN: usize = 14;
-/// Characters of a line.
-const COLUMNS: usize = 100;
 
 /// Lines, and when they appear in the picture.
 pub(crate) struct Recording {

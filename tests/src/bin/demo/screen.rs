@@ -12,8 +12,40 @@ use anyhow::{Error, Result};
 
 use super::recording::Recording;
 
+/// Characters of a line.
+pub(crate) const COLUMNS: usize = 100;
+
 /// Width of the column of labels.
 const LABEL: usize = 46;
+
+/// Returns the line, or what fits of it and a mark.
+fn fitting(line: &str, columns: usize) -> String {
+    if line.chars().count() <= columns {
+        return line.to_owned();
+    }
+    let head: String = line.chars().take(columns - 1).collect();
+    head + "…"
+}
+
+/// Breaks lines between words, so that each has at most so many characters. A longer word has a
+/// line of its own.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let mut rest = String::new();
+        for word in line.split(' ') {
+            if !rest.is_empty() && rest.chars().count() + 1 + word.chars().count() > columns {
+                lines.push(std::mem::take(&mut rest));
+            }
+            if !rest.is_empty() {
+                rest.push(' ');
+            }
+            rest.push_str(word);
+        }
+        lines.push(rest);
+    }
+    lines
+}
 
 /// How a part of a line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,9 +115,10 @@ impl Screen {
         self.marked(Span::new(Look::Bad, "✗"), label, (Look::Bad, text));
     }
 
-    /// Prints a line without a check.
+    /// Prints lines without a check, as far as they fit.
     pub(crate) fn note(&mut self, text: impl Display) {
         for line in text.to_string().lines() {
+            let line = fitting(line, COLUMNS - 4);
             self.print(&[Span::new(Look::Plain, "    "), Span::new(Look::Dim, line)]);
         }
     }
@@ -125,8 +158,7 @@ impl Screen {
             mark,
             Span::new(Look::Plain, label),
         ];
-        let value = value.to_string();
-        let mut lines = value.lines();
+        let mut lines = wrapped(&value.to_string(), COLUMNS - LABEL - 5).into_iter();
         head.push(Span::new(look, lines.next().unwrap_or_default()));
         self.print(&head);
         for line in lines {
@@ -152,5 +184,24 @@ impl Screen {
             Look::Dim => Style::new().dimmed(),
         };
         format!("{style}{}{style:#}", span.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_broken_between_words_and_tables_are_cut() {
+        assert_eq!(
+            wrapped("one two three\nfour", 7),
+            ["one two", "three", "four"]
+        );
+        assert_eq!(
+            wrapped("fd00:10:244:1::/64 is", 7),
+            ["fd00:10:244:1::/64", "is"]
+        );
+        assert_eq!(fitting("1234567", 7), "1234567");
+        assert_eq!(fitting("12345678", 7), "123456…");
     }
 }
