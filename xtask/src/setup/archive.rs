@@ -47,8 +47,6 @@ impl Kind {
 pub(crate) struct Suite {
     distribution: Distribution,
     name: &'static str,
-    /// Debian's name of the architecture of binary packages; `None` for this machine's.
-    architecture: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +61,6 @@ impl Suite {
         Self {
             distribution: Distribution::Debian,
             name,
-            architecture: None,
         }
     }
 
@@ -72,14 +69,6 @@ impl Suite {
         Self {
             distribution: Distribution::Ubuntu,
             ..Self::debian(name)
-        }
-    }
-
-    /// The same suite, for another architecture.
-    pub(super) fn of(self, architecture: &'static str) -> Self {
-        Self {
-            architecture: Some(architecture),
-            ..self
         }
     }
 
@@ -142,10 +131,7 @@ impl<'a> Archive<'a> {
         let Some(source) = suite.source(steps)? else {
             return Ok(None);
         };
-        let mut name = format!("{}-{}", kind.word(), suite.name);
-        if let Some(architecture) = suite.architecture {
-            name = format!("{name}-{architecture}");
-        }
+        let name = format!("{}-{}", kind.word(), suite.name);
         let archive = Self {
             steps,
             suite,
@@ -277,11 +263,6 @@ impl<'a> Archive<'a> {
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
         ] {
             apt.args(["-o", &option]);
-        }
-        if let Some(architecture) = self.suite.architecture {
-            for key in ["APT::Architecture", "APT::Architectures"] {
-                apt.args(["-o", &format!("{key}={architecture}")]);
-            }
         }
         apt
     }
