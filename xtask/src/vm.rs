@@ -89,8 +89,8 @@ enum Topology {
     One,
     /// Two nodes and a client on a switch, which measure Viaduct beside the reference plugins
     Pair,
-    /// One guest with a fresh distribution that has this kernel, Ubuntu 22.04 or Debian 12 or 13:
-    /// the packages are installed, upgraded under traffic and purged
+    /// One guest with a fresh Debian of the release that has this kernel, 12 or 13: the packages
+    /// are installed, upgraded under traffic and purged
     Install,
     /// One guest with a disk, which reboots: the agent starts with the records of the boot before
     Reboot,

@@ -33,13 +33,7 @@ struct Release {
     packages: &'static [&'static str],
 }
 
-const RELEASES: [Release; 3] = [
-    Release {
-        kernel: "5.15",
-        suite: Suite::ubuntu("jammy"),
-        podman: "cni",
-        packages: &["containernetworking-plugins"],
-    },
+const RELEASES: [Release; 2] = [
     Release {
         kernel: "6.1",
         suite: Suite::debian("bookworm"),
