@@ -67,7 +67,8 @@ ip -n world link set lo up
 [ -e /etc/hosts ] || echo '127.0.0.1 localhost' > /etc/hosts
 
 # An image without a registry: a server on port 80.
-mkdir -p /etc/containers/containers.conf.d /var/tmp/image/bin /var/tmp/image/www
+# podman makes and keeps the directory of its networks.
+mkdir -p /etc/containers/containers.conf.d /etc/containers/networks /var/tmp/image/bin /var/tmp/image/www
 # The files of the guest are an overlay, which cannot hold another one.
 printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n' > /etc/containers/storage.conf
 cp "$(command -v busybox)" /var/tmp/image/bin/busybox
